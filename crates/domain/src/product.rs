@@ -1,0 +1,67 @@
+//! The catalogue's card of a product.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Category, ProductId};
+use crate::limits::{DESCRIPTION_CHARS_MAX, InvalidField, NAME_CHARS_MAX, check_entries, check_text};
+use crate::money::Money;
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Product {
+    pub product_id: ProductId,
+    pub name: String,
+    pub category: Category,
+    pub price: Money,
+    pub description: String,
+    pub attributes: BTreeMap<String, String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// The fields of a card to replace; what is `None` stays.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProductPatch {
+    pub name: Option<String>,
+    pub category: Option<Category>,
+    pub price: Option<Money>,
+    pub description: Option<String>,
+    pub attributes: Option<BTreeMap<String, String>>,
+}
+
+impl Product {
+    pub fn check(&self) -> Result<(), InvalidField> {
+        if self.name.is_empty() {
+            return Err(InvalidField::new("name", "at least 1 character"));
+        }
+        check_text("name", &self.name, NAME_CHARS_MAX)?;
+        check_text("description", &self.description, DESCRIPTION_CHARS_MAX)?;
+        let attributes = self
+            .attributes
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()));
+        check_entries("attributes", attributes)
+    }
+
+    pub fn patch(&mut self, patch: ProductPatch, now: Timestamp) {
+        let ProductPatch {
+            name,
+            category,
+            price,
+            description,
+            attributes,
+        } = patch;
+        replace(&mut self.name, name);
+        replace(&mut self.category, category);
+        replace(&mut self.price, price);
+        replace(&mut self.description, description);
+        replace(&mut self.attributes, attributes);
+        self.updated_at = self.updated_at.max(now);
+    }
+}
+
+fn replace<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
