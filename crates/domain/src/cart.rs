@@ -286,7 +286,7 @@ pub fn merge_changes(user: &[CartLine], guest: &[CartLine], mode: MergeMode) -> 
         from: 0,
         to: line.quantity,
     });
-    let changed = guest.iter().filter_map(|line| {
+    let replaced = guest.iter().filter_map(|line| {
         let from = own(&line.product_id)?.quantity;
         let to = mode.quantity(from, line.quantity);
         (from != to).then(|| MergeChange {
@@ -295,7 +295,7 @@ pub fn merge_changes(user: &[CartLine], guest: &[CartLine], mode: MergeMode) -> 
             to,
         })
     });
-    let mut changes: Vec<MergeChange> = added.chain(changed).collect();
+    let mut changes: Vec<MergeChange> = added.chain(replaced).collect();
     changes.sort_by(|a, b| a.product_id.cmp(&b.product_id));
     changes
 }
@@ -325,8 +325,13 @@ mod tests {
         };
         let mut cart = Cart::open(CartId::new(Uuid::from_u128(kind.len() as u128)), owner, at(0));
         for (order, (name, quantity)) in lines.iter().enumerate() {
-            cart.set_line(product(name), *quantity, at(order as i64), &LIFETIME)
-                .unwrap();
+            cart.set_line(
+                product(name),
+                *quantity,
+                at(i64::try_from(order).unwrap()),
+                &LIFETIME,
+            )
+            .unwrap();
         }
         cart
     }

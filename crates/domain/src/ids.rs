@@ -94,6 +94,25 @@ text_id!(
     IdempotencyKey
 );
 
+impl IdempotencyKey {
+    /// The key of one line of a keyed request of many lines. No client can name it: it contains a space.
+    #[must_use]
+    pub fn line(&self, line: u64) -> Self {
+        Self(format!("{} {line}", self.0).into())
+    }
+
+    /// Reads back a key that was stored, of a whole request or of one line.
+    pub fn restore(text: &str) -> Result<Self, InvalidId> {
+        let (key, line) = text.split_once(' ').unwrap_or((text, "0"));
+        let valid = is_idempotency_key(key) && line.parse::<u64>().is_ok();
+        if valid {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidId::IdempotencyKey)
+        }
+    }
+}
+
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

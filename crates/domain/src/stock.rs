@@ -138,19 +138,15 @@ pub fn combine(lines: Vec<Demand>) -> Result<Vec<Demand>, InvalidField> {
     }
     let mut combined: Vec<Demand> = Vec::with_capacity(lines.len());
     for (at, line) in lines.into_iter().enumerate() {
-        let quantity = match combined
+        let known = combined
             .iter_mut()
-            .find(|known| known.product_id == line.product_id)
-        {
-            Some(known) => {
-                known.quantity = known.quantity.saturating_add(line.quantity);
-                known.quantity
-            }
-            None => {
-                let quantity = line.quantity;
-                combined.push(line);
-                quantity
-            }
+            .find(|known| known.product_id == line.product_id);
+        let quantity = if let Some(known) = known {
+            known.quantity = known.quantity.saturating_add(line.quantity);
+            known.quantity
+        } else {
+            combined.push(line.clone());
+            line.quantity
         };
         if !(1..=QUANTITY_MAX).contains(&quantity) {
             let detail = format!("a product's quantity is 1 to {QUANTITY_MAX}, repeated lines summed");
