@@ -1,1 +1,85 @@
-fn main() {}
+//! What a developer runs, as `cargo xtask <command>`. Starts with nothing installed but cargo.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "a command line program talks through its standard output"
+)]
+
+mod cargo;
+mod deny;
+mod steps;
+mod tidy;
+mod tools;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand};
+use std::fmt::Display;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Checks and tests of Mobile World",
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check and test, in order, and stop at the first that fails
+    #[command(
+        after_help = "The steps are independent: `--only` repeats one of them after a failure.\n\
+                            A property test that fails prints its seed; see CONTRIBUTING.md."
+    )]
+    Test {
+        /// Run the long form of the property and crash tests (sets `MW_TEST_LONG=1`)
+        #[arg(long)]
+        long: bool,
+        /// Run this step only; may be given several times
+        #[arg(long, value_name = "STEP", value_parser = PossibleValuesParser::new(steps::names()))]
+        only: Vec<String>,
+        /// Print the steps and what each runs, and run nothing
+        #[arg(long)]
+        list: bool,
+    },
+    /// Check the house rules: dependency direction, dead files, wording, links, manifests
+    #[command(after_help = "Each violation is one line, `path:line: what to change`.")]
+    Tidy,
+    /// Check licences, advisories and sources of dependencies with cargo-deny
+    #[command(
+        after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
+                            not need it."
+    )]
+    Deny,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Test { list: true, .. } => {
+            steps::list();
+            Ok(())
+        }
+        Command::Test {
+            long,
+            only,
+            list: false,
+        } => steps::run_chosen(&only, long),
+        Command::Tidy => tidy::run(),
+        Command::Deny => deny::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The only way this program prints, so that its lines and those of its children stay in order.
+fn say(line: impl Display) {
+    println!("{line}");
+}

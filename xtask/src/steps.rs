@@ -1,0 +1,240 @@
+//! `cargo xtask test`: one table of steps, run in order up to the first that fails.
+
+use crate::tools::Tool;
+use crate::{cargo, say, tidy};
+use anyhow::{Context, Result, bail, ensure};
+use std::time::Instant;
+
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    needs: &'static [Tool],
+    action: Action,
+}
+
+enum Action {
+    /// `cargo` with these arguments.
+    Cargo(&'static str),
+    /// A check that is part of this program.
+    Here(fn() -> Result<()>),
+}
+
+/// The everyday order: what fails fastest goes first.
+const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        about: "formatting",
+        needs: &[Tool::Rustfmt],
+        action: Action::Cargo("fmt --all --check"),
+    },
+    Step {
+        name: "tidy",
+        about: "house rules",
+        needs: &[],
+        action: Action::Here(tidy::run),
+    },
+    Step {
+        name: "clippy",
+        about: "lints, warnings denied",
+        needs: &[Tool::Clippy, Tool::CCompiler],
+        action: Action::Cargo("clippy --workspace --all-targets --locked -- -D warnings"),
+    },
+    Step {
+        name: "test",
+        about: "all tests of all crates",
+        needs: &[Tool::CCompiler],
+        action: Action::Cargo("test --workspace --locked"),
+    },
+];
+
+/// Read by the property and crash tests.
+const LONG_VARIABLE: &str = "MW_TEST_LONG";
+
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    STEPS.iter().map(|step| step.name)
+}
+
+pub(crate) fn list() {
+    for step in STEPS {
+        say(format_args!(
+            "{:<8} {:<24} {}",
+            step.name,
+            step.about,
+            step.action.shown()
+        ));
+    }
+}
+
+/// Runs the steps named in `only`, or all of them where it is empty, in the table's order.
+pub(crate) fn run_chosen(only: &[String], long: bool) -> Result<()> {
+    let chosen: Vec<&Step> = STEPS
+        .iter()
+        .filter(|step| only.is_empty() || only.iter().any(|name| name == step.name))
+        .collect();
+    check_tools(&chosen)?;
+    run(&chosen, long)
+}
+
+fn check_tools(steps: &[&Step]) -> Result<()> {
+    let mut needed: Vec<Tool> = Vec::new();
+    for tool in steps.iter().flat_map(|step| step.needs) {
+        if !needed.contains(tool) {
+            needed.push(*tool);
+        }
+    }
+    let missing: Vec<&str> = needed.into_iter().filter_map(Tool::missing).collect();
+    ensure!(missing.is_empty(), "{}", missing.join("\n"));
+    Ok(())
+}
+
+fn run(steps: &[&Step], long: bool) -> Result<()> {
+    let started = Instant::now();
+    let mut seconds = Vec::new();
+    let mut failure = None;
+    for step in steps {
+        say(format_args!("\n── {}: {}", step.name, step.action.shown()));
+        let step_started = Instant::now();
+        let outcome = step.action.run(long);
+        seconds.push(step_started.elapsed().as_secs_f64());
+        if let Err(error) = outcome {
+            failure = Some((step.name, error));
+            break;
+        }
+        say(format_args!(
+            "── {}: ok, {:.1} s",
+            step.name,
+            step_started.elapsed().as_secs_f64()
+        ));
+    }
+    say(format_args!("\n{}", table(steps, &seconds, failure.is_some())));
+    if let Some((name, error)) = failure {
+        bail!("failed at {name}: {error:#}\nrepeat this step alone: cargo xtask test --only {name}");
+    }
+    let count = steps.len();
+    let plural = if count == 1 { "" } else { "s" };
+    say(format_args!(
+        "passed: {count} step{plural} in {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// `seconds` has an entry for each step that ran; `failed` says how the last of them ended.
+fn table(steps: &[&Step], seconds: &[f64], failed: bool) -> String {
+    let mut rows = vec![format!("{:<8} {:>8}  result", "step", "seconds")];
+    for (index, step) in steps.iter().enumerate() {
+        rows.push(match seconds.get(index) {
+            Some(time) => {
+                let result = if failed && index + 1 == seconds.len() {
+                    "failed"
+                } else {
+                    "ok"
+                };
+                format!("{:<8} {time:>8.1}  {result}", step.name)
+            }
+            None => format!("{:<8} {:>8}  not run", step.name, "-"),
+        });
+    }
+    rows.join("\n")
+}
+
+impl Action {
+    fn shown(&self) -> String {
+        match self {
+            Self::Cargo(arguments) => format!("cargo {arguments}"),
+            Self::Here(_) => "built in".to_owned(),
+        }
+    }
+
+    fn run(&self, long: bool) -> Result<()> {
+        let arguments = match self {
+            Self::Here(check) => return check(),
+            Self::Cargo(arguments) => arguments,
+        };
+        let mut command = cargo::command(arguments);
+        if long {
+            command.env(LONG_VARIABLE, "1");
+        }
+        let status = command
+            .status()
+            .with_context(|| format!("run {}", self.shown()))?;
+        ensure!(status.success(), "{} ended with {status}", self.shown());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASS: Step = Step {
+        name: "pass",
+        about: "",
+        needs: &[],
+        action: Action::Here(|| Ok(())),
+    };
+    const FAIL: Step = Step {
+        name: "fail",
+        about: "",
+        needs: &[],
+        action: Action::Here(|| bail!("broken on purpose")),
+    };
+    const UNREACHED: Step = Step {
+        name: "late",
+        about: "",
+        needs: &[],
+        action: Action::Here(|| panic!("ran after a failure")),
+    };
+
+    #[test]
+    fn the_first_failure_stops_the_run_and_is_named() {
+        let error = run(&[&PASS, &FAIL, &UNREACHED], false)
+            .expect_err("must fail")
+            .to_string();
+        assert!(
+            error.starts_with("failed at fail: broken on purpose\n"),
+            "{error}"
+        );
+        assert!(error.ends_with("cargo xtask test --only fail"), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_fails_is_a_failed_step() {
+        let step = Step {
+            name: "odd",
+            about: "",
+            needs: &[],
+            action: Action::Cargo("--no-such-option"),
+        };
+        let error = run(&[&step], false).expect_err("must fail").to_string();
+        assert!(
+            error.contains("cargo --no-such-option ended with exit status"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn all_steps_passing_is_success() {
+        run(&[&PASS, &PASS], true).expect("both pass");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_every_step() {
+        let shown = table(&[&PASS, &FAIL, &UNREACHED], &[0.04, 12.34], true);
+        assert_eq!(
+            shown,
+            "step      seconds  result\n\
+             pass          0.0  ok\n\
+             fail         12.3  failed\n\
+             late            -  not run"
+        );
+    }
+
+    #[test]
+    fn steps_have_different_names() {
+        let mut sorted: Vec<_> = names().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), STEPS.len());
+    }
+}

@@ -1,0 +1,73 @@
+//! What the steps need besides cargo, and what to type where it is missing.
+
+use crate::cargo;
+use std::env;
+use std::process::{Command, Stdio};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Rustfmt,
+    Clippy,
+    CCompiler,
+    Deny,
+}
+
+impl Tool {
+    /// `None` where the tool is there, else what it is and how to install it.
+    pub(crate) fn missing(self) -> Option<&'static str> {
+        (!answers(self.probe())).then(|| self.install())
+    }
+
+    fn probe(self) -> Command {
+        match self {
+            Self::Rustfmt => cargo::command("fmt --version"),
+            Self::Clippy => cargo::command("clippy --version"),
+            Self::CCompiler => {
+                let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+                command.arg("--version");
+                command
+            }
+            Self::Deny => cargo::command("deny --version"),
+        }
+    }
+
+    fn install(self) -> &'static str {
+        match self {
+            Self::Rustfmt => "cargo fmt is missing: run `rustup component add rustfmt`",
+            Self::Clippy => "cargo clippy is missing: run `rustup component add clippy`",
+            Self::CCompiler => {
+                "a C compiler is missing (TLS is built with one): run `apt-get install gcc libc6-dev`, \
+                 `dnf install gcc` or `xcode-select --install`, or name yours in the variable CC"
+            }
+            Self::Deny => "cargo-deny is missing: run `cargo install --locked cargo-deny`",
+        }
+    }
+}
+
+fn answers(mut probe: Command) -> bool {
+    probe
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_does_not_answer() {
+        assert!(!answers(Command::new("mw-no-such-program")));
+        assert!(!answers(cargo::command("mw-no-such-subcommand")));
+        assert!(answers(cargo::command("--version")));
+    }
+
+    #[test]
+    fn every_tool_says_what_to_run() {
+        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Deny] {
+            assert!(tool.install().contains("run `"), "{tool:?}");
+        }
+    }
+}
