@@ -1,0 +1,227 @@
+//! Carts of the model: every cart ever opened, and every line change.
+
+use mw_domain::cart::CartLifetime;
+use mw_domain::{Cart, CartChange, CartId, CartStatus, MergeMode, Owner, SessionId, Timestamp, UserId};
+
+use super::page::{Direction, Place, page};
+use super::{Model, State, is_forgotten};
+use crate::carts::{Abandon, Merge, Merged, RemoveLine, SetLine};
+use crate::once::Outcome;
+use crate::{Carts, Done, Page, PageRequest, Refusal, Result};
+
+/// The parties of a merge.
+pub(super) struct Parties {
+    pub(super) user_id: UserId,
+    pub(super) session_id: SessionId,
+    pub(super) mode: MergeMode,
+    pub(super) new_cart_id: CartId,
+    pub(super) lifetime: CartLifetime,
+    pub(super) now: Timestamp,
+}
+
+impl State {
+    pub(super) fn active(&self, owner: &Owner, now: Timestamp) -> Option<Cart> {
+        self.carts
+            .values()
+            .filter(|cart| cart.owner == *owner && cart.status == CartStatus::Active)
+            .filter(|cart| !cart.is_expired(now))
+            .max_by_key(|cart| (cart.created_at, cart.cart_id))
+            .cloned()
+    }
+
+    pub(super) fn keep_cart(&mut self, cart: &Cart) {
+        self.carts.insert(cart.cart_id, cart.clone());
+    }
+
+    pub(super) fn note(&mut self, owner: &Owner, changes: impl IntoIterator<Item = CartChange>) {
+        for change in changes {
+            let key = (
+                owner.clone(),
+                change.cart_id,
+                change.version,
+                change.product_id.clone(),
+            );
+            self.changes.insert(key, change);
+        }
+    }
+
+    pub(super) fn merge(&mut self, parties: Parties) -> Merged {
+        let Parties {
+            user_id,
+            session_id,
+            mode,
+            new_cart_id,
+            lifetime,
+            now,
+        } = parties;
+        let owner = Owner::User(user_id);
+        let user = self.active(&owner, now);
+        let guest = self
+            .active(&Owner::Session(session_id), now)
+            .filter(|guest| !guest.lines.is_empty());
+        let Some(mut guest) = guest else {
+            return Merged {
+                cart: user,
+                changes: Vec::new(),
+            };
+        };
+        let mut user = user.unwrap_or_else(|| Cart::open(new_cart_id, owner.clone(), now));
+        let changes = user.take_in(&mut guest, mode, now, &lifetime);
+        self.keep_cart(&guest);
+        self.keep_cart(&user);
+        self.note(&owner, user.merge_history(&changes));
+        Merged {
+            cart: Some(user),
+            changes,
+        }
+    }
+}
+
+/// Refuses unless the cart has the expected version; no cart has version 0.
+pub(super) fn check_version(cart: Option<&Cart>, expected: Option<u64>) -> Result<()> {
+    let version = cart.map_or(0, |cart| cart.version);
+    match expected {
+        Some(expected) if expected != version => Err(Refusal::CartVersion {
+            current: cart.cloned(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+fn place_of_cart(cart: &Cart) -> Place {
+    (cart.created_at.as_millis(), cart.cart_id.to_string())
+}
+
+fn place_of_change(change: &CartChange) -> Place {
+    // A space is below every character of an id, so shorter ids come first.
+    let text = format!("{:020} {} {}", change.version, change.product_id, change.cart_id);
+    (change.at.as_millis(), text)
+}
+
+#[async_trait::async_trait]
+impl Carts for Model {
+    async fn active_cart(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
+        Ok(self.state().active(owner, now))
+    }
+
+    async fn set_line(&self, command: SetLine) -> Result<Cart> {
+        let mut state = self.state();
+        let active = state.active(&command.owner, command.now);
+        check_version(active.as_ref(), command.expected_version)?;
+        let mut cart =
+            active.unwrap_or_else(|| Cart::open(command.new_cart_id, command.owner.clone(), command.now));
+        cart.set_line(
+            command.product_id.clone(),
+            command.quantity,
+            command.now,
+            &command.lifetime,
+        )?;
+        state.keep_cart(&cart);
+        state.note(&command.owner, [cart.line_history(&command.product_id)]);
+        Ok(cart)
+    }
+
+    async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
+        let mut state = self.state();
+        let active = state.active(&command.owner, command.now);
+        check_version(active.as_ref(), command.expected_version)?;
+        let Some(mut cart) = active else {
+            return Ok(None);
+        };
+        if cart.remove_line(&command.product_id, command.now, &command.lifetime) {
+            state.keep_cart(&cart);
+            state.note(&command.owner, [cart.line_history(&command.product_id)]);
+        }
+        Ok(Some(cart))
+    }
+
+    async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
+        let mut state = self.state();
+        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
+            Outcome::Cart(cart) => Some(cart.clone()),
+            _ => None,
+        })?;
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        let active = state.active(&command.owner, command.now);
+        check_version(active.as_ref(), command.expected_version)?;
+        let mut cart = active.ok_or(Refusal::CartEmpty)?;
+        cart.abandon(command.now, &command.lifetime);
+        state.keep_cart(&cart);
+        state.remember(command.once, || Outcome::Cart(cart.clone()));
+        Ok(Done::first(cart))
+    }
+
+    async fn merge(&self, command: Merge) -> Result<Done<Merged>> {
+        let mut state = self.state();
+        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
+            Outcome::Merged(merged) => Some(merged.clone()),
+            _ => None,
+        })?;
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        let user = state.active(&Owner::User(command.user_id.clone()), command.now);
+        check_version(user.as_ref(), command.expected_version)?;
+        let merged = state.merge(Parties {
+            user_id: command.user_id,
+            session_id: command.session_id,
+            mode: command.mode,
+            new_cart_id: command.new_cart_id,
+            lifetime: command.lifetime,
+            now: command.now,
+        });
+        state.remember(command.once, || Outcome::Merged(merged.clone()));
+        Ok(Done::first(merged))
+    }
+
+    async fn carts(&self, owner: &Owner, now: Timestamp, request: PageRequest) -> Result<Page<Cart>> {
+        let state = self.state();
+        let carts = state
+            .carts
+            .values()
+            .filter(|cart| cart.owner == *owner && !cart.is_expired(now))
+            .map(|cart| (place_of_cart(cart), cart.clone()))
+            .collect();
+        page(carts, Direction::Falling, &request)
+    }
+
+    async fn cart_changes(
+        &self,
+        owner: &Owner,
+        now: Timestamp,
+        request: PageRequest,
+    ) -> Result<Page<CartChange>> {
+        let state = self.state();
+        let changes = state
+            .changes
+            .iter()
+            .filter(|((of, ..), change)| of == owner && !is_forgotten(change, now))
+            .map(|(_, change)| (place_of_change(change), change.clone()))
+            .collect();
+        page(changes, Direction::Falling, &request)
+    }
+
+    async fn idle_carts(
+        &self,
+        idle_since: Timestamp,
+        now: Timestamp,
+        request: PageRequest,
+    ) -> Result<Page<Cart>> {
+        let state = self.state();
+        let idle = state
+            .carts
+            .values()
+            .filter(|cart| !cart.is_expired(now))
+            .filter(|cart| match cart.status {
+                CartStatus::Active => !cart.lines.is_empty() && cart.updated_at <= idle_since,
+                CartStatus::Abandoned => cart.merged_into.is_none(),
+                CartStatus::Ordered => false,
+            })
+            .map(|cart| (place_of_cart(cart), cart.clone()))
+            .collect();
+        page(idle, Direction::Rising, &request)
+    }
+}

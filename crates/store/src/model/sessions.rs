@@ -1,0 +1,130 @@
+//! Sessions of the model.
+
+use mw_domain::{Session, SessionId, Timestamp, UserId};
+
+use super::carts::Parties;
+use super::page::{Direction, page};
+use super::{Model, State};
+use crate::once::Outcome;
+use crate::sessions::{CreateSession, LoggedIn, Login, TouchSession};
+use crate::{Done, Page, PageRequest, Refusal, Result, Sessions};
+
+impl State {
+    fn live(&self, session_id: &SessionId, now: Timestamp) -> Option<Session> {
+        self.sessions
+            .get(session_id)
+            .filter(|session| !session.is_expired(now))
+            .cloned()
+    }
+
+    pub(super) fn keep_session(&mut self, session: &Session) {
+        self.sessions.insert(session.session_id.clone(), session.clone());
+    }
+}
+
+#[async_trait::async_trait]
+impl Sessions for Model {
+    async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
+        let mut state = self.state();
+        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
+            Outcome::Session(session) => Some(session.clone()),
+            _ => None,
+        })?;
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        let session = command.session;
+        if state.live(&session.session_id, command.now).is_some() {
+            return Err(Refusal::SessionBound.into());
+        }
+        state.keep_session(&session);
+        state.remember(command.once, || Outcome::Session(session.clone()));
+        Ok(Done::first(session))
+    }
+
+    async fn session(&self, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
+        Ok(self.state().live(session_id, now))
+    }
+
+    async fn touch_session(&self, command: TouchSession) -> Result<Session> {
+        let mut state = self.state();
+        let mut session = state
+            .live(&command.session_id, command.now)
+            .ok_or(Refusal::SessionNotFound)?;
+        if session.touch(&command.data, command.now, command.lifetime)? {
+            state.keep_session(&session);
+        }
+        Ok(session)
+    }
+
+    async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
+        let mut state = self.state();
+        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
+            Outcome::LoggedIn(logged_in) => Some(logged_in.clone()),
+            _ => None,
+        })?;
+        if let Some(first) = first {
+            return Ok(first);
+        }
+        let mut session = state
+            .live(&command.session_id, command.now)
+            .ok_or(Refusal::SessionNotFound)?;
+        if session
+            .user_id
+            .as_ref()
+            .is_some_and(|user| *user != command.user_id)
+        {
+            return Err(Refusal::SessionBound.into());
+        }
+        session.user_id = Some(command.user_id.clone());
+        session.active(command.now, command.session_lifetime);
+        state.keep_session(&session);
+        let merged = state.merge(Parties {
+            user_id: command.user_id,
+            session_id: command.session_id,
+            mode: command.mode,
+            new_cart_id: command.new_cart_id,
+            lifetime: command.cart_lifetime,
+            now: command.now,
+        });
+        let logged_in = LoggedIn {
+            session,
+            cart: merged.cart,
+        };
+        state.remember(command.once, || Outcome::LoggedIn(logged_in.clone()));
+        Ok(Done::first(logged_in))
+    }
+
+    async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        state.live(session_id, now).ok_or(Refusal::SessionNotFound)?;
+        state.sessions.remove(session_id);
+        Ok(())
+    }
+
+    async fn user_sessions(
+        &self,
+        user_id: &UserId,
+        now: Timestamp,
+        request: PageRequest,
+    ) -> Result<Page<Session>> {
+        let state = self.state();
+        let sessions = state
+            .sessions
+            .values()
+            .filter(|session| session.user_id.as_ref() == Some(user_id) && !session.is_expired(now))
+            .map(|session| {
+                let place = (session.created_at.as_millis(), session.session_id.to_string());
+                (place, session.clone())
+            })
+            .collect();
+        page(sessions, Direction::Falling, &request)
+    }
+
+    async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
+        self.state()
+            .sessions
+            .retain(|_, session| session.user_id.as_ref() != Some(user_id));
+        Ok(())
+    }
+}
