@@ -78,10 +78,11 @@ pub trait Carts: Send + Sync {
     /// Refuses: `CartVersion`.
     async fn merge(&self, command: Merge) -> Result<Done<Merged>>;
 
-    /// The owner's carts of every status, newest (by creation, then id) first, until they expire.
+    /// The owner's carts of every status, newest (by creation, then id: both falling) first, until they expire.
     async fn carts(&self, owner: &Owner, now: Timestamp, page: PageRequest) -> Result<Page<Cart>>;
 
-    /// The owner's line changes of the last 30 days, newest first (by time, then version, then product id).
+    /// The owner's line changes of the last 30 days, newest first (by time, then version); those of one change by
+    /// product id, rising.
     async fn cart_changes(
         &self,
         owner: &Owner,

@@ -71,7 +71,7 @@ pub trait Orders: Send + Sync {
     /// `OrderVersion`, `IllegalTransition`.
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>>;
 
-    /// Newest (by creation, then id) first.
+    /// Newest (by creation, then id: both falling) first.
     async fn customer_orders(
         &self,
         user_id: &UserId,

@@ -60,7 +60,7 @@ pub trait Sessions: Send + Sync {
     /// Refuses: `SessionNotFound`.
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()>;
 
-    /// The user's live sessions, newest (by creation, then id) first.
+    /// The user's live sessions, newest first; those of one instant by id, rising.
     async fn user_sessions(
         &self,
         user_id: &UserId,

@@ -88,7 +88,8 @@ pub trait Stock: Send + Sync {
     /// Refuses: `ProductNotFound`, `StockBelowReserved`, `InvalidField` naming `delta` above the limit of units on hand.
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>>;
 
-    /// Refuses: `OutOfStock` with every shortage.
+    /// Only the zone's figures count: also for a product that has left the catalogue. Refuses: `OutOfStock` with every
+    /// shortage.
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>>;
 
     async fn reservation(&self, reservation_id: ReservationId, now: Timestamp)

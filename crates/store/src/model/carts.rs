@@ -93,10 +93,16 @@ fn place_of_cart(cart: &Cart) -> Place {
     (cart.created_at.as_millis(), cart.cart_id.to_string())
 }
 
+/// Newest first, but the products of one change by their ids.
 fn place_of_change(change: &CartChange) -> Place {
     // A space is below every character of an id, so shorter ids come first.
-    let text = format!("{:020} {} {}", change.version, change.product_id, change.cart_id);
-    (change.at.as_millis(), text)
+    let text = format!(
+        "{:020} {} {}",
+        u64::MAX - change.version,
+        change.product_id,
+        change.cart_id
+    );
+    (-change.at.as_millis(), text)
 }
 
 #[async_trait::async_trait]
@@ -201,7 +207,7 @@ impl Carts for Model {
             .filter(|((of, ..), change)| of == owner && !is_forgotten(change, now))
             .map(|(_, change)| (place_of_change(change), change.clone()))
             .collect();
-        page(changes, Direction::Falling, &request)
+        page(changes, Direction::Rising, &request)
     }
 
     async fn idle_carts(

@@ -114,11 +114,11 @@ impl Sessions for Model {
             .values()
             .filter(|session| session.user_id.as_ref() == Some(user_id) && !session.is_expired(now))
             .map(|session| {
-                let place = (session.created_at.as_millis(), session.session_id.to_string());
+                let place = (-session.created_at.as_millis(), session.session_id.to_string());
                 (place, session.clone())
             })
             .collect();
-        page(sessions, Direction::Falling, &request)
+        page(sessions, Direction::Rising, &request)
     }
 
     async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
