@@ -1,1 +1,29 @@
-fn main() {}
+//! The binary: reads the command line, runs one command, turns its outcome into an exit code.
+
+mod commands;
+mod config;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Cli;
+use crate::config::ConfigError;
+
+/// A command that was refused for its configuration ends as one that was refused for its options.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            terminal::complain(&error);
+            if error.is::<ConfigError>() {
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The commands, one file each.
+
+mod completions;
+mod config;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::terminal;
+
+/// The storage of a shop: carts, sessions, orders, catalogue and stock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mw",
+    version,
+    after_help = "Examples:\n  \
+        mw serve                        serve ./data on 127.0.0.1:8080\n  \
+        mw serve --demo                 the same, with a sample catalogue to try things on\n  \
+        mw export --output shop.ndjson  write everything that is stored to a file\n\n\
+        `mw <COMMAND> --help` says more about each."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Config(config::Args),
+    Completions(completions::Args),
+    /// Print the version
+    Version,
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.command {
+            Command::Config(args) => config::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Version => terminal::print(&format!("mw {}\n", env!("CARGO_PKG_VERSION"))),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,105 @@
+//! What is wrong with a configuration, said so that the person who wrote it knows where to look and what to change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where a value was given.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    Default,
+    File(Arc<FileLines>),
+    Environment(String),
+    Flag(&'static str),
+    Set,
+}
+
+/// A file and the line of every key in it, elements of arrays too (`tokens[1].role`).
+#[derive(Debug)]
+pub(crate) struct FileLines {
+    pub(crate) path: PathBuf,
+    pub(crate) lines: BTreeMap<String, usize>,
+}
+
+impl Origin {
+    /// Where exactly the key was given.
+    pub(crate) fn of(&self, key: &str) -> String {
+        match self {
+            Self::Default => "default".to_owned(),
+            Self::File(file) => match file.lines.get(key) {
+                Some(line) => format!("{}:{line}", file.path.display()),
+                None => file.path.display().to_string(),
+            },
+            Self::Environment(name) => format!("environment variable {name}"),
+            Self::Flag(name) => (*name).to_owned(),
+            Self::Set => "--set".to_owned(),
+        }
+    }
+}
+
+/// One thing to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// `mw.toml:3`, `environment variable MW_…`, `--set`; empty where no place is to blame.
+    pub(crate) place: String,
+    /// The full key; empty where the text could not be read at all.
+    pub(crate) key: String,
+    pub(crate) what: String,
+}
+
+impl Problem {
+    pub(crate) fn new(origin: &Origin, key: impl Into<String>, what: impl Into<String>) -> Self {
+        let key = key.into();
+        Self {
+            place: origin.of(&key),
+            key,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.place, &self.key] {
+            if !part.is_empty() {
+                write!(f, "{part}: ")?;
+            }
+        }
+        f.write_str(&self.what)
+    }
+}
+
+/// Everything that is wrong with a configuration; at least one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
+
+impl ConfigError {
+    pub(crate) fn check(problems: Vec<Problem>) -> Result<(), Self> {
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Self(problems))
+        }
+    }
+}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [problem] => write!(f, "read the configuration: {problem}"),
+            problems => {
+                write!(f, "read the configuration: {} problems", problems.len())?;
+                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
