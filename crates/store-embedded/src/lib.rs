@@ -1,1 +1,161 @@
+//! The storage contract on an embedded LSM engine: a whole shop on one machine, with nothing else to run.
+//!
+//! One writer thread commits what is waiting as one batch with one sync (`writer.rs`); readers look at a snapshot and
+//! never wait for it (`view.rs`). A command is a function over a [`tx::Tx`], so it is atomic by construction. One file a
+//! noun.
 
+mod audit;
+mod carts;
+mod codec;
+mod keys;
+mod once;
+mod open;
+mod orders;
+mod products;
+mod records;
+mod sessions;
+mod space;
+mod stock;
+mod tables;
+mod tx;
+mod view;
+mod writer;
+
+use std::fs::File;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use fjall::{Database, PersistMode};
+use mw_domain::Timestamp;
+use mw_store::{Result, StoreError, Upkeep};
+
+pub use open::{OpenError, Options};
+
+use space::FreeSpace;
+use stock::ExpiredHolds;
+use tables::Tables;
+use tx::Tx;
+use view::View;
+use writer::{Progress, Writer};
+
+/// A store in a directory of this machine. Dropping or closing it finishes what waits.
+pub struct EmbeddedStore {
+    writer: Writer,
+    db: Database,
+    tables: Tables,
+    progress: Arc<Progress>,
+    options: Options,
+    /// Where the next round of cleaning goes on.
+    cleaned_to: Mutex<Vec<u8>>,
+    _lock: File,
+}
+
+impl std::fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedStore")
+            .field("path", &self.options.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EmbeddedStore {
+    /// Opens the store, making it where there is none.
+    pub fn open(options: Options) -> Result<Self, OpenError> {
+        let open::Opened {
+            db,
+            tables,
+            due,
+            now_ms,
+            lock,
+        } = open::open(&options)?;
+        let progress = Arc::new(Progress::new(due, now_ms));
+        let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
+        let writer = Writer::start(
+            db.clone(),
+            tables.clone(),
+            due,
+            Arc::clone(&progress),
+            space,
+            options.write_queue,
+        )
+        .map_err(|source| OpenError::Io {
+            path: options.path.clone(),
+            source,
+        })?;
+        Ok(Self {
+            writer,
+            db,
+            tables,
+            progress,
+            options,
+            cleaned_to: Mutex::default(),
+            _lock: lock,
+        })
+    }
+
+    /// Finishes what waits and takes no more writes; readers go on.
+    pub fn close(&self) {
+        self.writer.stop();
+        if let Err(error) = self.db.persist(PersistMode::SyncAll) {
+            tracing::error!(?error, "sync the store while closing it");
+        }
+    }
+
+    fn view(&self) -> View {
+        View::new(&self.db, &self.tables)
+    }
+
+    /// A view, and the units of holds that ended by `now` and are still counted as reserved in it.
+    fn view_with_expired_holds(&self, now: Timestamp) -> Result<(ExpiredHolds, View)> {
+        // Asked before the view is taken: once holds are no longer due, every later view has them settled.
+        let due = self.progress.hold_due();
+        let view = self.view();
+        let expired = if due <= now {
+            stock::expired_holds(&view, due, now)?
+        } else {
+            ExpiredHolds::new()
+        };
+        Ok((expired, view))
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        command: impl FnOnce(&mut Tx) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.progress.now_ms.fetch_max(now.as_millis(), Ordering::Relaxed);
+        self.writer.write(command).await
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.writer.stop();
+    }
+}
+
+#[async_trait]
+impl Upkeep for EmbeddedStore {
+    async fn ready(&self) -> Result<()> {
+        if let Some(why) = self.progress.failure() {
+            return Err(StoreError::Unavailable(why));
+        }
+        FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
+            .check()
+            .map_err(StoreError::Unavailable)
+    }
+
+    async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        let from = self
+            .cleaned_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let (removed, next) = self
+            .write(now, move |tx| carts::clean(tx, from, now, limit))
+            .await?;
+        *self.cleaned_to.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or_default();
+        Ok(removed)
+    }
+}

@@ -2,6 +2,7 @@
 
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, GeoZone, Money, Product, ProductId, Timestamp};
+use uuid::Uuid;
 
 use crate::{Done, Freshness, Once, Page, PageRequest, Result};
 
@@ -17,6 +18,8 @@ pub struct Put {
 pub struct ImportProduct {
     pub product: Product,
     pub stock: Vec<(GeoZone, u64)>,
+    /// The id of the movements in the ledger.
+    pub op: Uuid,
     pub now: Timestamp,
     pub once: Option<Once>,
 }

@@ -1,0 +1,227 @@
+//! Stored bytes of every noun: compact, and with a version, so that a later release reads what this one wrote.
+//!
+//! A value begins with its version. In tables whose rows expire the next eight bytes are the expiry, so that compaction
+//! can drop a row without reading the rest. Numbers are variable-length, text has its length before it. `fixtures/`
+//! holds a value of every version ever released; a test reads each.
+
+pub(crate) mod carts;
+pub(crate) mod once;
+pub(crate) mod orders;
+pub(crate) mod products;
+pub(crate) mod sessions;
+pub(crate) mod stock;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use mw_domain::Timestamp;
+use mw_store::StoreError;
+
+/// The version that this release writes.
+pub(crate) const VERSION: u8 = 1;
+
+/// Stored bytes that make no sense, and what they were meant to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {0}")]
+pub(crate) struct Damaged(pub(crate) &'static str);
+
+impl From<Damaged> for StoreError {
+    fn from(damaged: Damaged) -> Self {
+        Self::Corrupt(damaged.to_string())
+    }
+}
+
+/// Writes a value.
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let mut bytes = Vec::with_capacity(capacity);
+        bytes.push(VERSION);
+        Self(bytes)
+    }
+
+    /// A value of a table whose rows expire.
+    pub(crate) fn expiring(capacity: usize, expires_at: Timestamp) -> Self {
+        let mut writer = Self::new(capacity);
+        writer.0.extend_from_slice(&expires_at.as_millis().to_be_bytes());
+        writer
+    }
+
+    pub(crate) fn done(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    pub(crate) fn unsigned(&mut self, mut number: u64) {
+        loop {
+            let [low, ..] = number.to_le_bytes();
+            number >>= 7;
+            if number == 0 {
+                return self.0.push(low & 0x7f);
+            }
+            self.0.push(low | 0x80);
+        }
+    }
+
+    /// Small numbers of either sign are short.
+    pub(crate) fn signed(&mut self, number: i64) {
+        self.unsigned(((number << 1) ^ (number >> 63)).cast_unsigned());
+    }
+
+    pub(crate) fn time(&mut self, at: Timestamp) {
+        self.signed(at.as_millis());
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.unsigned(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    pub(crate) fn optional<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+        self.byte(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    pub(crate) fn optional_text(&mut self, text: Option<&str>) {
+        self.optional(text.as_ref(), |writer, text| writer.text(text));
+    }
+
+    pub(crate) fn text_map(&mut self, map: &BTreeMap<String, String>) {
+        self.unsigned(map.len() as u64);
+        for (key, value) in map {
+            self.text(key);
+            self.text(value);
+        }
+    }
+}
+
+/// Reads a value. Every step checks that there is something to read.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    /// Starts reading a value of the current version; `what` names it if it turns out damaged.
+    pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Result<Self, Damaged> {
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => Ok(Self { rest, what }),
+            _ => Err(Damaged(what)),
+        }
+    }
+
+    /// Starts reading a value of a table whose rows expire.
+    pub(crate) fn expiring(bytes: &'a [u8], what: &'static str) -> Result<(Self, Timestamp), Damaged> {
+        let mut reader = Self::new(bytes, what)?;
+        let expires_at = i64::from_be_bytes(reader.array()?);
+        Ok((reader, Timestamp::from_millis(expires_at)))
+    }
+
+    pub(crate) const fn damaged(&self) -> Damaged {
+        Damaged(self.what)
+    }
+
+    /// Everything has been read.
+    pub(crate) fn end(self) -> Result<(), Damaged> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(self.damaged())
+        }
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Damaged> {
+        let (byte, rest) = self.rest.split_first().ok_or(Damaged(self.what))?;
+        self.rest = rest;
+        Ok(*byte)
+    }
+
+    pub(crate) fn unsigned(&mut self) -> Result<u64, Damaged> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(self.damaged())
+    }
+
+    pub(crate) fn small(&mut self) -> Result<u32, Damaged> {
+        u32::try_from(self.unsigned()?).map_err(|_| self.damaged())
+    }
+
+    pub(crate) fn signed(&mut self) -> Result<i64, Damaged> {
+        let number = self.unsigned()?;
+        Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+    }
+
+    pub(crate) fn time(&mut self) -> Result<Timestamp, Damaged> {
+        self.signed().map(Timestamp::from_millis)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (array, rest) = self.rest.split_first_chunk::<N>().ok_or(Damaged(self.what))?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str, Damaged> {
+        let len = usize::try_from(self.unsigned()?).map_err(|_| self.damaged())?;
+        let (text, rest) = self.rest.split_at_checked(len).ok_or(Damaged(self.what))?;
+        self.rest = rest;
+        std::str::from_utf8(text).map_err(|_| self.damaged())
+    }
+
+    /// A checked id.
+    pub(crate) fn id<T, E>(&mut self, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, Damaged> {
+        let text = self.text()?;
+        parse(text).map_err(|_| self.damaged())
+    }
+
+    pub(crate) fn optional<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Damaged>,
+    ) -> Result<Option<T>, Damaged> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            _ => Err(self.damaged()),
+        }
+    }
+
+    pub(crate) fn optional_text(&mut self) -> Result<Option<String>, Damaged> {
+        self.optional(|reader| reader.text().map(String::from))
+    }
+
+    pub(crate) fn list<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Result<T, Damaged>,
+    ) -> Result<Vec<T>, Damaged> {
+        let len = self.unsigned()?;
+        // A damaged length must not reserve memory: no item is shorter than a byte.
+        let mut list = Vec::with_capacity(usize::try_from(len).unwrap_or(usize::MAX).min(self.rest.len()));
+        for _ in 0..len {
+            list.push(read(self)?);
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn text_map(&mut self) -> Result<BTreeMap<String, String>, Damaged> {
+        let pairs = self.list(|reader| Ok((reader.text()?.to_owned(), reader.text()?.to_owned())))?;
+        Ok(pairs.into_iter().collect())
+    }
+}

@@ -1,0 +1,125 @@
+//! What idempotency keys remember.
+
+use mw_domain::cart::MergeChange;
+use mw_domain::{GeoZone, IdempotencyKey, Level, OrderId, ProductId, ZoneStock};
+use mw_store::carts::Merged;
+use mw_store::once::{Outcome, Remembered};
+use mw_store::sessions::LoggedIn;
+use mw_store::{Fingerprint, Once};
+
+use super::{Damaged, Reader, Writer, carts, orders, sessions, stock};
+
+pub(crate) fn encode(once: &Once, outcome: &Outcome) -> Vec<u8> {
+    let mut writer = Writer::expiring(96, once.keep_until);
+    writer.text(once.key.as_str());
+    writer.bytes(&once.fingerprint.0);
+    write_outcome(&mut writer, outcome);
+    writer.done()
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Remembered, Damaged> {
+    let (mut reader, keep_until) = Reader::expiring(bytes, "idempotency key")?;
+    let key = reader.id(IdempotencyKey::restore)?;
+    let fingerprint = Fingerprint(reader.array()?);
+    let outcome = read_outcome(&mut reader)?;
+    reader.end()?;
+    Ok(Remembered {
+        once: Once {
+            key,
+            fingerprint,
+            keep_until,
+        },
+        outcome,
+    })
+}
+
+fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
+    match outcome {
+        Outcome::Cart(cart) => {
+            writer.byte(0);
+            carts::write(writer, cart);
+        }
+        Outcome::Merged(merged) => {
+            writer.byte(1);
+            writer.optional(merged.cart.as_ref(), carts::write);
+            writer.unsigned(merged.changes.len() as u64);
+            for change in &merged.changes {
+                writer.text(change.product_id.as_str());
+                writer.unsigned(u64::from(change.from));
+                writer.unsigned(u64::from(change.to));
+            }
+        }
+        Outcome::Session(session) => {
+            writer.byte(2);
+            sessions::write(writer, session);
+        }
+        Outcome::LoggedIn(logged_in) => {
+            writer.byte(3);
+            sessions::write(writer, &logged_in.session);
+            writer.optional(logged_in.cart.as_ref(), carts::write);
+        }
+        Outcome::Stock(stock) => {
+            writer.byte(4);
+            writer.text(stock.product_id.as_str());
+            writer.text(stock.geo_zone.as_str());
+            writer.unsigned(stock.level.on_hand);
+            writer.unsigned(stock.level.reserved);
+            writer.time(stock.updated_at);
+        }
+        Outcome::Reservation(reservation) => {
+            writer.byte(5);
+            stock::write_reservation(writer, reservation);
+        }
+        Outcome::Placed(order_id) => {
+            writer.byte(6);
+            writer.bytes(order_id.as_bytes());
+        }
+        Outcome::Order(order) => {
+            writer.byte(7);
+            orders::write(writer, order);
+        }
+        Outcome::Imported { product_id, created } => {
+            writer.byte(8);
+            writer.text(product_id.as_str());
+            writer.byte(u8::from(*created));
+        }
+    }
+}
+
+fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Damaged> {
+    Ok(match reader.byte()? {
+        0 => Outcome::Cart(carts::read(reader)?),
+        1 => Outcome::Merged(Merged {
+            cart: reader.optional(carts::read)?,
+            changes: reader.list(|reader| {
+                Ok(MergeChange {
+                    product_id: reader.id(ProductId::parse)?,
+                    from: reader.small()?,
+                    to: reader.small()?,
+                })
+            })?,
+        }),
+        2 => Outcome::Session(sessions::read(reader)?),
+        3 => Outcome::LoggedIn(LoggedIn {
+            session: sessions::read(reader)?,
+            cart: reader.optional(carts::read)?,
+        }),
+        4 => Outcome::Stock(ZoneStock {
+            product_id: reader.id(ProductId::parse)?,
+            geo_zone: reader.id(GeoZone::parse)?,
+            level: Level {
+                on_hand: reader.unsigned()?,
+                reserved: reader.unsigned()?,
+            },
+            updated_at: reader.time()?,
+        }),
+        5 => Outcome::Reservation(stock::read_reservation(reader)?),
+        6 => Outcome::Placed(OrderId::from_bytes(reader.array()?)),
+        7 => Outcome::Order(orders::read(reader)?),
+        8 => Outcome::Imported {
+            product_id: reader.id(ProductId::parse)?,
+            created: reader.byte()? != 0,
+        },
+        _ => return Err(reader.damaged()),
+    })
+}

@@ -1,0 +1,44 @@
+//! Stored product cards. What an order needs of a card comes first, so that placing one reads no description.
+
+use mw_domain::{Category, Money, Product, ProductId};
+
+use super::{Damaged, Reader, Writer};
+
+const WHAT: &str = "product";
+
+pub(crate) fn encode(product: &Product) -> Vec<u8> {
+    let mut writer = Writer::new(128 + product.name.len() + product.description.len());
+    writer.text(&product.name);
+    writer.signed(product.price.as_minor());
+    writer.text(product.product_id.as_str());
+    writer.text(product.category.as_str());
+    writer.text(&product.description);
+    writer.text_map(&product.attributes);
+    writer.time(product.created_at);
+    writer.time(product.updated_at);
+    writer.done()
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Product, Damaged> {
+    let mut reader = Reader::new(bytes, WHAT)?;
+    let name = reader.text()?.to_owned();
+    let price = Money::from_minor(reader.signed()?);
+    let product = Product {
+        product_id: reader.id(ProductId::parse)?,
+        name,
+        category: reader.id(Category::parse)?,
+        price,
+        description: reader.text()?.to_owned(),
+        attributes: reader.text_map()?,
+        created_at: reader.time()?,
+        updated_at: reader.time()?,
+    };
+    reader.end()?;
+    Ok(product)
+}
+
+/// Name and price only.
+pub(crate) fn decode_tag(bytes: &[u8]) -> Result<(String, Money), Damaged> {
+    let mut reader = Reader::new(bytes, WHAT)?;
+    Ok((reader.text()?.to_owned(), Money::from_minor(reader.signed()?)))
+}

@@ -1,0 +1,51 @@
+//! Stored sessions.
+
+use mw_domain::{GeoZone, Session, SessionId, Timestamp, UserId};
+
+use super::{Damaged, Reader, Writer};
+
+pub(crate) fn encode(session: &Session) -> Vec<u8> {
+    let mut writer = Writer::expiring(160, session.expires_at);
+    write(&mut writer, session);
+    writer.done()
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Session, Damaged> {
+    let (mut reader, _) = Reader::expiring(bytes, "session")?;
+    let session = read(&mut reader)?;
+    reader.end()?;
+    Ok(session)
+}
+
+/// A row that only says until when it counts.
+pub(crate) fn encode_until(expires_at: Timestamp) -> Vec<u8> {
+    Writer::expiring(9, expires_at).done()
+}
+
+pub(crate) fn write(writer: &mut Writer, session: &Session) {
+    writer.text(session.session_id.as_str());
+    writer.optional_text(session.user_id.as_ref().map(UserId::as_str));
+    writer.optional_text(session.geo_zone.as_ref().map(GeoZone::as_str));
+    writer.optional_text(session.ip.as_deref());
+    writer.optional_text(session.user_agent.as_deref());
+    writer.optional_text(session.device_type.as_deref());
+    writer.text_map(&session.data);
+    writer.time(session.created_at);
+    writer.time(session.last_activity);
+    writer.time(session.expires_at);
+}
+
+pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Session, Damaged> {
+    Ok(Session {
+        session_id: reader.id(SessionId::parse)?,
+        user_id: reader.optional(|reader| reader.id(UserId::parse))?,
+        geo_zone: reader.optional(|reader| reader.id(GeoZone::parse))?,
+        ip: reader.optional_text()?,
+        user_agent: reader.optional_text()?,
+        device_type: reader.optional_text()?,
+        data: reader.text_map()?,
+        created_at: reader.time()?,
+        last_activity: reader.time()?,
+        expires_at: reader.time()?,
+    })
+}

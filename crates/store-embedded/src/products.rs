@@ -1,0 +1,230 @@
+//! The catalogue: a card by id, and an index of each category by price. Categories are what the index begins with.
+
+use std::ops::ControlFlow;
+
+use async_trait::async_trait;
+use mw_domain::product::ProductPatch;
+use mw_domain::{Category, Money, Product, ProductId, Timestamp};
+use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
+use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
+
+use crate::EmbeddedStore;
+use crate::codec;
+use crate::keys;
+use crate::once;
+use crate::stock;
+use crate::tables::Table;
+use crate::tx::Tx;
+use crate::view::{List, Look, Span, page};
+
+#[async_trait]
+impl Products for EmbeddedStore {
+    async fn put_product(&self, product: Product) -> Result<Put> {
+        self.write(product.updated_at, move |tx| put(tx, product)).await
+    }
+
+    async fn patch_product(
+        &self,
+        product_id: &ProductId,
+        patch: ProductPatch,
+        now: Timestamp,
+    ) -> Result<Product> {
+        let product_id = product_id.clone();
+        self.write(now, move |tx| {
+            let mut product = read(tx, &product_id)?.ok_or(Refusal::ProductNotFound(product_id))?;
+            let before = product.clone();
+            product.patch(patch, now);
+            product.check()?;
+            save(tx, Some(&before), &product);
+            Ok(product)
+        })
+        .await
+    }
+
+    async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Product>> {
+        read(&self.view(), product_id)
+    }
+
+    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
+        let product_id = product_id.clone();
+        self.write(Timestamp::EPOCH, move |tx| {
+            let product =
+                read(tx, &product_id)?.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
+            tx.remove(Table::ProductsByCategory, index_key(&product));
+            tx.remove(Table::Products, keys::product(&product_id));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
+        self.write(command.now, move |tx| {
+            let once = command.once.clone();
+            once::run(tx, once, command.now, |tx| import(tx, command))
+        })
+        .await
+    }
+
+    async fn category(
+        &self,
+        query: &CategoryQuery,
+        _: Freshness,
+        now: Timestamp,
+        request: PageRequest,
+    ) -> Result<Page<Listed>> {
+        let (expired, view) = self.view_with_expired_holds(now)?;
+        let list = category_list(query);
+        let prefix = list.prefix.len();
+        page(
+            &view,
+            Table::ProductsByCategory,
+            &list,
+            &request,
+            &mut |key, _| {
+                let id = key.get(prefix + 8..).and_then(|id| std::str::from_utf8(id).ok());
+                let id = id
+                    .and_then(|id| ProductId::parse(id).ok())
+                    .ok_or(codec::Damaged("category key"))?;
+                let available = match &query.geo_zone {
+                    Some(zone) => Some(stock::available(&view, &expired, &id, zone)?),
+                    None => None,
+                };
+                if query.in_stock && available == Some(0) {
+                    return Ok(None);
+                }
+                let product = read(&view, &id)?.ok_or_else(|| {
+                    StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
+                })?;
+                Ok(Some(Listed { product, available }))
+            },
+        )
+    }
+
+    async fn categories(&self, request: PageRequest) -> Result<Page<Category>> {
+        let view = self.view();
+        let mut span = match &request.after {
+            None => Span {
+                from: Vec::new(),
+                to: None,
+            },
+            Some(Position(after)) => {
+                let last = keys::read_category(after).map_err(|_| Refusal::InvalidCursor)?;
+                after_category(&last)
+            }
+        };
+        let mut items: Vec<Category> = Vec::new();
+        while items.len() <= request.limit {
+            let Some(category) = first_category(&view, &span)? else {
+                return Ok(Page { items, next: None });
+            };
+            span = after_category(&category);
+            items.push(category);
+        }
+        items.truncate(request.limit);
+        let next = items.last().map(|last| Position(keys::category(last)));
+        Ok(Page { items, next })
+    }
+}
+
+fn first_category(look: &dyn Look, span: &Span) -> Result<Option<Category>> {
+    let mut found = None;
+    look.scan(Table::ProductsByCategory, span, false, &mut |key, _| {
+        found = Some(keys::read_category(key)?);
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
+
+fn after_category(category: &Category) -> Span {
+    let to = keys::after_prefix(&keys::category(category)).unwrap_or_default();
+    Span { from: to, to: None }
+}
+
+fn category_list(query: &CategoryQuery) -> List {
+    let prefix = keys::category(&query.category);
+    let whole = Span::prefix(prefix.clone());
+    let from = query
+        .min_price
+        .map_or(whole.from, |min| keys::category_from(&query.category, min));
+    let to = match query.max_price {
+        Some(max) => Some(keys::category_from(
+            &query.category,
+            Money::from_minor(max.as_minor().saturating_add(1)),
+        )),
+        None => whole.to,
+    };
+    List {
+        prefix,
+        span: Span { from, to },
+        reverse: query.descending,
+        is_position: |tail| tail.len() > 8,
+    }
+}
+
+pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {
+    let row = look.get(Table::Products, &keys::product(product_id))?;
+    Ok(row.map(|row| codec::products::decode(&row)).transpose()?)
+}
+
+/// Name and price of a product.
+pub(crate) fn read_tag(look: &dyn Look, product_id: &ProductId) -> Result<Option<(String, Money)>> {
+    let row = look.get(Table::Products, &keys::product(product_id))?;
+    Ok(row.map(|row| codec::products::decode_tag(&row)).transpose()?)
+}
+
+pub(crate) fn exists(look: &dyn Look, product_id: &ProductId) -> Result<bool> {
+    Ok(look.get(Table::Products, &keys::product(product_id))?.is_some())
+}
+
+fn index_key(product: &Product) -> Vec<u8> {
+    keys::in_category(&product.category, product.price, &product.product_id)
+}
+
+fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
+    product.check()?;
+    let before = read(tx, &product.product_id)?;
+    if let Some(before) = &before {
+        product.created_at = before.created_at;
+        product.updated_at = product.updated_at.max(before.updated_at);
+    }
+    save(tx, before.as_ref(), &product);
+    Ok(Put {
+        product,
+        created: before.is_none(),
+    })
+}
+
+pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
+    let place = index_key(product);
+    match before.map(index_key) {
+        Some(old_place) if old_place == place => {}
+        old_place => {
+            if let Some(old_place) = old_place {
+                tx.remove(Table::ProductsByCategory, old_place);
+            }
+            tx.put(Table::ProductsByCategory, place, Vec::new());
+        }
+    }
+    tx.put(
+        Table::Products,
+        keys::product(&product.product_id),
+        codec::products::encode(product),
+    );
+}
+
+fn import(tx: &mut Tx, command: ImportProduct) -> Result<Imported> {
+    let ImportProduct {
+        product,
+        stock: zones,
+        op,
+        now,
+        ..
+    } = command;
+    stock::settle_due(tx, now)?;
+    let product_id = product.product_id.clone();
+    let created = put(tx, product)?.created;
+    for (zone, on_hand) in zones {
+        stock::set(tx, &product_id, &zone, on_hand, op, now)?;
+    }
+    Ok(Imported { product_id, created })
+}

@@ -1,0 +1,180 @@
+//! A group of commands on its way to disk.
+//!
+//! Commands of a group run one after another on the writer's thread, each seeing what those before it wrote. A refused
+//! command leaves nothing behind: its writes are undone before the next one runs. What is left is committed as one batch.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
+use mw_domain::Timestamp;
+use mw_store::Result;
+
+use crate::keys::Key;
+use crate::tables::{Table, Tables};
+use crate::view::{Look, Span, Visit, storage_error};
+
+/// A row to be: `None` removes it.
+type Pending = HashMap<Slice, Option<Slice>>;
+
+/// How a row was before the running command touched it; the outer `None`: untouched by the group.
+type Undo = (Table, Slice, Option<Option<Slice>>);
+
+pub(crate) struct Tx {
+    db: Database,
+    tables: Tables,
+    pending: Vec<Pending>,
+    undo: Vec<Undo>,
+    /// What is due next, as far as this group knows.
+    pub(crate) due: Due,
+}
+
+/// Lower bounds of when something is due next: nothing is due before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) hold: Timestamp,
+    pub(crate) payment: Timestamp,
+}
+
+impl Tx {
+    pub(crate) fn new(db: Database, tables: Tables, due: Due) -> Self {
+        let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
+        Self {
+            db,
+            tables,
+            pending,
+            undo: Vec::new(),
+            due,
+        }
+    }
+
+    /// Runs one command; where it fails, it is as if it had not run.
+    pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let due = self.due;
+        let result = command(self);
+        if result.is_err() {
+            self.undo_all();
+            // A lower bound may only rise with the command that settled what was due.
+            self.due = Due {
+                hold: self.due.hold.min(due.hold),
+                payment: self.due.payment.min(due.payment),
+            };
+        }
+        self.undo.clear();
+        result
+    }
+
+    /// What the running command has written so far stays, also if the rest of it is refused.
+    pub(crate) fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    pub(crate) fn put(&mut self, table: Table, key: Key, value: Vec<u8>) {
+        self.write(table, key.into(), Some(value.into()));
+    }
+
+    pub(crate) fn remove(&mut self, table: Table, key: Key) {
+        self.write(table, key.into(), None);
+    }
+
+    fn write(&mut self, table: Table, key: Slice, value: Option<Slice>) {
+        let before = self.pending_mut(table).insert(key.clone(), value);
+        self.undo.push((table, key, before));
+    }
+
+    fn undo_all(&mut self) {
+        while let Some((table, key, before)) = self.undo.pop() {
+            match before {
+                Some(value) => self.pending_mut(table).insert(key, value),
+                None => self.pending_mut(table).remove(&key),
+            };
+        }
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "one map was made for each table")]
+    fn pending_mut(&mut self, table: Table) -> &mut Pending {
+        &mut self.pending[table as usize]
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "one map was made for each table")]
+    fn pending(&self, table: Table) -> &Pending {
+        &self.pending[table as usize]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.iter().all(HashMap::is_empty)
+    }
+
+    /// Writes all that is pending as one batch, and answers once it is on disk.
+    pub(crate) fn commit(&mut self) -> fjall::Result<()> {
+        let rows = self.pending.iter().map(HashMap::len).sum();
+        let mut batch =
+            OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
+        for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
+            let keyspace = self.tables.get(*table);
+            for (key, value) in pending.drain() {
+                match value {
+                    Some(value) => batch.insert(keyspace, key, value),
+                    None => batch.remove(keyspace, key),
+                }
+            }
+        }
+        batch.commit()
+    }
+}
+
+impl Look for Tx {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Slice>> {
+        if let Some(value) = self.pending(table).get(key) {
+            return Ok(value.clone());
+        }
+        // Only this thread writes, so the latest is what the last group left.
+        self.tables
+            .get(table)
+            .get(key)
+            .map_err(|error| storage_error(&error))
+    }
+
+    fn scan(&self, table: Table, span: &Span, reverse: bool, visit: Visit<'_>) -> Result<()> {
+        let mut pending: Vec<(&Slice, &Option<Slice>)> = self
+            .pending(table)
+            .iter()
+            .filter(|(key, _)| span.contains(key))
+            .collect();
+        pending.sort_unstable_by(|(a, _), (b, _)| if reverse { b.cmp(a) } else { a.cmp(b) });
+        let mut pending = pending.into_iter().peekable();
+
+        let precedes = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
+        let keyspace = self.tables.get(table);
+        let mut rows = match &span.to {
+            Some(to) if *to <= span.from => return Ok(()),
+            Some(to) => keyspace.range(span.from.as_slice()..to.as_slice()),
+            None => keyspace.range(span.from.as_slice()..),
+        };
+        while let Some(row) = if reverse { rows.next_back() } else { rows.next() } {
+            let (key, value) = row.into_inner().map_err(|error| storage_error(&error))?;
+            while let Some((own, value)) = pending.next_if(|(own, _)| precedes(own, &key)) {
+                if visit_present(own, value.as_ref(), visit)?.is_break() {
+                    return Ok(());
+                }
+            }
+            let flow = match pending.next_if(|(own, _)| own.as_ref() == key.as_ref()) {
+                Some((own, value)) => visit_present(own, value.as_ref(), visit)?,
+                None => visit(&key, &value)?,
+            };
+            if flow.is_break() {
+                return Ok(());
+            }
+        }
+        for (own, value) in pending {
+            if visit_present(own, value.as_ref(), visit)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn visit_present(key: &Slice, value: Option<&Slice>, visit: Visit<'_>) -> Result<ControlFlow<()>> {
+    value.map_or(Ok(ControlFlow::Continue(())), |value| visit(key, value))
+}

@@ -1,0 +1,246 @@
+//! The one writer: takes all commands that wait, runs them as a group, syncs once, and answers them all.
+//!
+//! Nothing is visible to readers and nobody is answered before the group is on disk. After a failed commit nothing is
+//! written any more: what is on disk is unknown until the store is opened again.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use fjall::Database;
+use mw_domain::Timestamp;
+use mw_store::{Result, StoreError};
+use tokio::sync::oneshot;
+
+use crate::space::FreeSpace;
+use crate::tables::Tables;
+use crate::tx::{Due, Tx};
+
+/// Commands committed together at the most.
+const GROUP_MAX: usize = 1_024;
+
+/// Answers a command once its group's fate is known.
+type Answer = Box<dyn FnOnce(&Result<()>) + Send>;
+
+/// A command that waits, with the way to answer whoever sent it.
+trait Job: Send {
+    /// Runs in the group, and leaves the answer to give.
+    fn run(self: Box<Self>, group: &mut Tx) -> Answer;
+
+    /// Answers without running.
+    fn refuse(self: Box<Self>, why: StoreError);
+}
+
+struct Command<F, T> {
+    run: F,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<F, T> Job for Command<F, T>
+where
+    F: FnOnce(&mut Tx) -> Result<T> + Send,
+    T: Send + 'static,
+{
+    fn run(self: Box<Self>, group: &mut Tx) -> Answer {
+        let Self { run, reply } = *self;
+        let result = group.attempt(run);
+        Box::new(move |committed| {
+            let result = result.and_then(|value| committed.clone().map(|()| value));
+            // The caller may have gone; the effect stands all the same.
+            let _ = reply.send(result);
+        })
+    }
+
+    fn refuse(self: Box<Self>, why: StoreError) {
+        let _ = self.reply.send(Err(why));
+    }
+}
+
+/// What readers need to know of the writer.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// No open hold in the visible state ends before this moment.
+    hold_due_ms: AtomicI64,
+    /// No order that is visible has to be paid before this moment.
+    payment_due_ms: AtomicI64,
+    /// The latest time any command has told.
+    pub(crate) now_ms: Arc<AtomicI64>,
+    /// Why nothing can be written any more.
+    failure: Mutex<Option<String>>,
+}
+
+impl Progress {
+    pub(crate) fn new(due: Due, now_ms: Arc<AtomicI64>) -> Self {
+        Self {
+            hold_due_ms: AtomicI64::new(due.hold.as_millis()),
+            payment_due_ms: AtomicI64::new(due.payment.as_millis()),
+            now_ms,
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn hold_due(&self) -> Timestamp {
+        Timestamp::from_millis(self.hold_due_ms.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn payment_due(&self) -> Timestamp {
+        Timestamp::from_millis(self.payment_due_ms.load(Ordering::Acquire))
+    }
+
+    /// Before a group becomes visible: what it makes due sooner counts already.
+    fn lower(&self, due: Due) {
+        self.hold_due_ms.fetch_min(due.hold.as_millis(), Ordering::AcqRel);
+        self.payment_due_ms
+            .fetch_min(due.payment.as_millis(), Ordering::AcqRel);
+    }
+
+    /// After a group became visible: what it settled is no longer due.
+    fn raise(&self, due: Due) {
+        self.hold_due_ms.store(due.hold.as_millis(), Ordering::Release);
+        self.payment_due_ms
+            .store(due.payment.as_millis(), Ordering::Release);
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn fail(&self, why: String) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+}
+
+/// The queue to the writer's thread.
+pub(crate) struct Writer {
+    queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(crate) fn start(
+        db: Database,
+        tables: Tables,
+        due: Due,
+        progress: Arc<Progress>,
+        space: FreeSpace,
+        queue_max: usize,
+    ) -> std::io::Result<Self> {
+        let (queue, jobs) = sync_channel(queue_max);
+        let group = Tx::new(db, tables, due);
+        let thread = std::thread::Builder::new()
+            .name("mw-writer".into())
+            .spawn(move || {
+                Loop {
+                    jobs,
+                    group,
+                    progress,
+                    space,
+                    answers: Vec::new(),
+                }
+                .run();
+            })?;
+        Ok(Self {
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Runs a command and waits until it is on disk.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&mut Tx) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.enqueue(Box::new(Command { run: command, reply }))?;
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::Ambiguous(
+                "the writer stopped before it answered".into(),
+            ))
+        })
+    }
+
+    fn enqueue(&self, job: Box<dyn Job>) -> Result<()> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = queue.as_ref() else {
+            return Err(stopped());
+        };
+        queue.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => StoreError::Overloaded,
+            TrySendError::Disconnected(_) => stopped(),
+        })
+    }
+
+    /// Takes no more commands, finishes those that wait, and ends the thread.
+    pub(crate) fn stop(&self) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writer ended abnormally");
+        }
+    }
+}
+
+fn stopped() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+/// What the writer's thread owns.
+struct Loop {
+    jobs: Receiver<Box<dyn Job>>,
+    group: Tx,
+    progress: Arc<Progress>,
+    space: FreeSpace,
+    answers: Vec<Answer>,
+}
+
+impl Loop {
+    fn run(mut self) {
+        while let Ok(first) = self.jobs.recv() {
+            match self.ready() {
+                Ok(()) => self.run_group(first),
+                Err(why) => first.refuse(why),
+            }
+        }
+    }
+
+    /// Whether anything can be written now; otherwise surely nothing is done.
+    fn ready(&mut self) -> Result<()> {
+        if let Some(why) = self.progress.failure() {
+            return Err(StoreError::Unavailable(why));
+        }
+        self.space.check().map_err(StoreError::Unavailable)
+    }
+
+    fn run_group(&mut self, first: Box<dyn Job>) {
+        self.answers.push(first.run(&mut self.group));
+        while self.answers.len() < GROUP_MAX {
+            match self.jobs.try_recv() {
+                Ok(job) => self.answers.push(job.run(&mut self.group)),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+        }
+        let committed = self.commit();
+        for answer in self.answers.drain(..) {
+            answer(&committed);
+        }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        self.progress.lower(self.group.due);
+        self.group.commit().map_err(|error| {
+            let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
+            tracing::error!(error = ?error, "commit a group of writes; nothing is written any more");
+            self.progress.fail(why.clone());
+            StoreError::Ambiguous(why)
+        })?;
+        self.progress.raise(self.group.due);
+        Ok(())
+    }
+}
