@@ -1,1 +1,335 @@
-//! Fixtures.
+//! A stored value of every kind and version, read back. The fixtures are what a release wrote to disk: a test that
+//! fails here says that this release cannot read its predecessor's data. `MW_BLESS=1` writes fixtures that are missing;
+//! it never changes one.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use mw_domain::cart::MergeChange;
+use mw_domain::stock::{Cause, Delta};
+use mw_domain::{
+    Cart, CartChange, CartId, CartLine, CartStatus, Category, Demand, EventKind, GeoZone, IdempotencyKey,
+    Level, Money, Movement, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Owner, Product, ProductId,
+    Reservation, ReservationId, ReservationStatus, Session, SessionId, Timestamp, UserId, ZoneStock,
+};
+use mw_store::carts::Merged;
+use mw_store::once::{Outcome, Remembered};
+use mw_store::sessions::LoggedIn;
+use mw_store::{Fingerprint, Once};
+use uuid::Uuid;
+
+use super::orders::Sums;
+use super::{Damaged, Reader, VERSION, Writer, carts, once, orders, products, sessions, stock};
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(1_790_000_000_000 + ms)
+}
+
+fn uuid(number: u128) -> Uuid {
+    Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 | number)
+}
+
+fn product_id(name: &str) -> ProductId {
+    ProductId::parse(name).unwrap()
+}
+
+fn cart() -> Cart {
+    let line = |name, quantity, ms| CartLine {
+        product_id: product_id(name),
+        quantity,
+        updated_at: at(ms),
+    };
+    Cart {
+        cart_id: CartId::new(uuid(1)),
+        owner: Owner::Session(SessionId::parse("s-1").unwrap()),
+        status: CartStatus::Abandoned,
+        version: 300,
+        lines: vec![line("case", 1, -5), line("phone", 10_000, 70_000)],
+        created_at: at(0),
+        updated_at: at(70_000),
+        expires_at: at(86_470_000),
+        merged_into: Some(CartId::new(uuid(2))),
+        order_id: None,
+    }
+}
+
+fn session() -> Session {
+    Session {
+        session_id: SessionId::parse("s-1").unwrap(),
+        user_id: Some(UserId::parse("u-1").unwrap()),
+        geo_zone: None,
+        ip: Some("2001:db8::1".into()),
+        user_agent: Some("Браузер/1.0".into()),
+        device_type: None,
+        data: BTreeMap::from([("theme".into(), "dark".into()), ("a".into(), String::new())]),
+        created_at: at(0),
+        last_activity: at(1_000),
+        expires_at: at(86_401_000),
+    }
+}
+
+fn product() -> Product {
+    Product {
+        product_id: product_id("phone"),
+        name: "Смартфон X".into(),
+        category: Category::parse("Телефоны").unwrap(),
+        price: Money::from_minor(1_999_990),
+        description: "A phone.".into(),
+        attributes: BTreeMap::from([("color".into(), "black".into())]),
+        created_at: at(0),
+        updated_at: at(9),
+    }
+}
+
+fn movement() -> Movement {
+    Movement {
+        at: at(3),
+        op: uuid(9),
+        cause: Cause::Adjust,
+        delta: Delta {
+            on_hand: -3,
+            reserved: 0,
+        },
+        note: Some("broken".into()),
+    }
+}
+
+fn reservation() -> Reservation {
+    Reservation {
+        reservation_id: ReservationId::new(uuid(5)),
+        geo_zone: GeoZone::parse("moscow").unwrap(),
+        lines: vec![Demand {
+            product_id: product_id("phone"),
+            quantity: 2,
+        }],
+        status: ReservationStatus::Expired,
+        created_at: at(0),
+        expires_at: at(900_000),
+    }
+}
+
+fn order() -> Order {
+    Order {
+        order_id: OrderId::parse("507f1f77bcf86cd799439011").unwrap(),
+        user_id: UserId::parse("u-1").unwrap(),
+        status: OrderStatus::Shipped,
+        geo_zone: GeoZone::parse("moscow").unwrap(),
+        lines: vec![OrderLine {
+            product_id: product_id("phone"),
+            name: "Смартфон X".into(),
+            price: Money::from_minor(1_999_990),
+            quantity: 2,
+        }],
+        total: Money::from_minor(3_999_980),
+        delivery_address: Some("Тверская, 1".into()),
+        payment_method: None,
+        created_at: at(0),
+        updated_at: at(60_000),
+        version: 3,
+        pay_by: at(1_800_000),
+    }
+}
+
+fn events() -> Vec<OrderEvent> {
+    let created = OrderEvent {
+        at: at(0),
+        kind: EventKind::Created,
+        from: None,
+        to: OrderStatus::Created,
+        note: None,
+    };
+    let paid = OrderEvent {
+        at: at(5),
+        kind: EventKind::Status,
+        from: Some(OrderStatus::Created),
+        to: OrderStatus::Paid,
+        note: Some("card".into()),
+    };
+    vec![created, paid]
+}
+
+fn remembered(outcome: Outcome) -> Remembered {
+    let key = IdempotencyKey::parse("key-1").unwrap().line(7);
+    Remembered {
+        once: Once {
+            key,
+            fingerprint: Fingerprint([7; 32]),
+            keep_until: at(172_800_000),
+        },
+        outcome,
+    }
+}
+
+fn outcomes() -> Vec<(&'static str, Outcome)> {
+    let merged = Merged {
+        cart: Some(cart()),
+        changes: vec![MergeChange {
+            product_id: product_id("case"),
+            from: 0,
+            to: 4,
+        }],
+    };
+    let zone_stock = ZoneStock {
+        product_id: product_id("phone"),
+        geo_zone: GeoZone::parse("spb").unwrap(),
+        level: Level {
+            on_hand: 1_000_000_000,
+            reserved: 3,
+        },
+        updated_at: at(4),
+    };
+    vec![
+        ("cart", Outcome::Cart(cart())),
+        ("merged", Outcome::Merged(merged)),
+        ("session", Outcome::Session(session())),
+        (
+            "logged_in",
+            Outcome::LoggedIn(LoggedIn {
+                session: session(),
+                cart: None,
+            }),
+        ),
+        ("stock", Outcome::Stock(zone_stock)),
+        ("reservation", Outcome::Reservation(reservation())),
+        ("placed", Outcome::Placed(order().order_id)),
+        ("order", Outcome::Order(order())),
+        (
+            "imported",
+            Outcome::Imported {
+                product_id: product_id("phone"),
+                created: true,
+            },
+        ),
+    ]
+}
+
+/// Reads the fixture of a name, which must be what this release would write.
+fn fixture(name: &str, written: &[u8]) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/v{VERSION}/{name}.hex"));
+    let hex = written.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    });
+    if !path.exists() && std::env::var_os("MW_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, format!("{hex}\n")).unwrap();
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(
+        stored.trim(),
+        hex,
+        "{name}: this release writes other bytes; give them a new version"
+    );
+    let digits: Vec<char> = stored.trim().chars().collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap())
+        .collect()
+}
+
+#[test]
+fn every_noun_reads_back_from_its_fixture() {
+    assert_eq!(
+        carts::decode(&fixture("cart", &carts::encode(&cart()))),
+        Ok(cart())
+    );
+    let change = CartChange {
+        at: at(1),
+        cart_id: CartId::new(uuid(1)),
+        version: 2,
+        product_id: product_id("phone"),
+        quantity: 0,
+    };
+    let bytes = fixture("cart_change", &carts::encode_change(&change, at(99)));
+    assert_eq!(carts::decode_change(&bytes), Ok(change));
+    assert_eq!(
+        sessions::decode(&fixture("session", &sessions::encode(&session()))),
+        Ok(session())
+    );
+    fixture("session_by_user", &sessions::encode_until(at(7)));
+    assert_eq!(
+        products::decode(&fixture("product", &products::encode(&product()))),
+        Ok(product())
+    );
+    let level = Level {
+        on_hand: 128,
+        reserved: 127,
+    };
+    let bytes = fixture("stock", &stock::encode_level(level, at(2)));
+    assert_eq!(stock::decode_level(&bytes), Ok((level, at(2))));
+    let bytes = fixture("movement", &stock::encode_movement(&movement()));
+    assert_eq!(stock::decode_movement(&bytes), Ok(movement()));
+    let bytes = fixture("reservation", &stock::encode_reservation(&reservation(), at(8)));
+    assert_eq!(stock::decode_reservation(&bytes), Ok((reservation(), at(8))));
+    let bytes = fixture("order", &orders::encode(&order(), &events()));
+    assert_eq!(orders::decode(&bytes), Ok((order(), events())));
+    let sums = Sums {
+        orders: 3,
+        units: 400,
+        revenue: Money::from_minor(1 << 40),
+    };
+    assert_eq!(
+        orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))),
+        Ok(sums)
+    );
+}
+
+#[test]
+fn every_remembered_outcome_reads_back_from_its_fixture() {
+    for (name, outcome) in outcomes() {
+        let remembered = remembered(outcome);
+        let bytes = fixture(
+            &format!("remembered_{name}"),
+            &once::encode(&remembered.once, &remembered.outcome),
+        );
+        assert_eq!(once::decode(&bytes), Ok(remembered), "{name}");
+    }
+}
+
+#[test]
+fn the_tag_of_a_product_is_its_name_and_price() {
+    let tag = products::decode_tag(&products::encode(&product()));
+    assert_eq!(tag, Ok(("Смартфон X".into(), Money::from_minor(1_999_990))));
+}
+
+#[test]
+fn no_cut_or_longer_value_reads_as_whole() {
+    let bytes = orders::encode(&order(), &events());
+    for len in 0..bytes.len() {
+        assert_eq!(orders::decode(&bytes[..len]), Err(Damaged("order")), "{len}");
+    }
+    let longer = [bytes.as_slice(), &[0]].concat();
+    assert_eq!(orders::decode(&longer), Err(Damaged("order")));
+}
+
+#[test]
+fn a_value_of_an_unknown_version_is_refused() {
+    let mut bytes = carts::encode(&cart());
+    bytes[0] = VERSION + 1;
+    assert_eq!(carts::decode(&bytes), Err(Damaged("cart")));
+}
+
+#[test]
+fn a_damaged_length_reserves_no_memory() {
+    let mut writer = Writer::new(16);
+    writer.unsigned(u64::MAX);
+    let bytes = writer.done();
+    let mut reader = Reader::new(&bytes, "list").unwrap();
+    assert_eq!(reader.list(Reader::byte), Err(Damaged("list")));
+}
+
+#[test]
+fn numbers_read_back_at_their_bounds() {
+    for number in [0, 1, -1, 63, 64, -64, -65, i64::MAX, i64::MIN] {
+        let mut writer = Writer::new(16);
+        writer.signed(number);
+        writer.unsigned(number.cast_unsigned());
+        let bytes = writer.done();
+        let mut reader = Reader::new(&bytes, "number").unwrap();
+        assert_eq!(
+            (reader.signed(), reader.unsigned()),
+            (Ok(number), Ok(number.cast_unsigned()))
+        );
+    }
+}
