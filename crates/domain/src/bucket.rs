@@ -17,11 +17,7 @@ impl Month {
     /// The months that a period touches, newest first.
     pub fn newest_first(period: &Period) -> impl Iterator<Item = Self> + use<> {
         let newest = Self::of(period.to.plus_millis(-1)).0;
-        let oldest = if period.is_empty() {
-            newest + 1
-        } else {
-            Self::of(period.from).0
-        };
+        let oldest = if period.is_empty() { newest + 1 } else { Self::of(period.from).0 };
         (oldest..=newest).rev().map(Self)
     }
 }
@@ -35,11 +31,7 @@ impl std::fmt::Display for Month {
 /// The days that a period touches, newest first.
 pub fn days_newest_first(period: &Period) -> impl Iterator<Item = Date> + use<> {
     let newest = period.to.plus_millis(-1).date().as_days();
-    let oldest = if period.is_empty() {
-        newest.saturating_add(1)
-    } else {
-        period.from.date().as_days()
-    };
+    let oldest = if period.is_empty() { newest.saturating_add(1) } else { period.from.date().as_days() };
     (oldest..=newest).rev().map(Date::from_days)
 }
 
@@ -97,57 +89,33 @@ mod tests {
 
     #[test]
     fn months_and_days_of_a_period_come_newest_first_without_its_end() {
-        let period = Period {
-            from: at("2025-12-31T23:59:59Z"),
-            to: at("2026-02-01"),
-        };
-        let months: Vec<String> = Month::newest_first(&period)
-            .map(|month| month.to_string())
-            .collect();
+        let period = Period { from: at("2025-12-31T23:59:59Z"), to: at("2026-02-01") };
+        let months: Vec<String> = Month::newest_first(&period).map(|month| month.to_string()).collect();
         assert_eq!(months, ["2026-01", "2025-12"]);
-        let short = Period {
-            from: at("2026-01-30"),
-            to: at("2026-02-01"),
-        };
+        let short = Period { from: at("2026-01-30"), to: at("2026-02-01") };
         let days: Vec<String> = days_newest_first(&short).map(|day| day.to_string()).collect();
         assert_eq!(days, ["2026-01-31", "2026-01-30"]);
-        let empty = Period {
-            from: at("2026-01-30"),
-            to: at("2026-01-30"),
-        };
-        assert_eq!(
-            Month::newest_first(&empty).count() + days_newest_first(&empty).count(),
-            0
-        );
+        let empty = Period { from: at("2026-01-30"), to: at("2026-01-30") };
+        assert_eq!(Month::newest_first(&empty).count() + days_newest_first(&empty).count(), 0);
     }
 
     #[test]
     fn bands_rise_with_the_price_and_are_few() {
-        let bounds = [
-            "0", "99.99", "100", "199.99", "200", "499.99", "500", "999.99", "1000", "1999.90",
-        ];
-        let bands: Vec<u8> = bounds
-            .iter()
-            .map(|text| Band::of(Money::parse(text).unwrap()).number())
-            .collect();
+        let bounds = ["0", "99.99", "100", "199.99", "200", "499.99", "500", "999.99", "1000", "1999.90"];
+        let bands: Vec<u8> =
+            bounds.iter().map(|text| Band::of(Money::parse(text).unwrap()).number()).collect();
         assert_eq!(bands, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
         assert_eq!(Band::between(Money::ZERO, Money::MAX).count(), 31);
     }
 
     #[test]
     fn shards_are_even_also_for_ids_that_differ_in_one_half() {
-        for build in [
-            |n: u128| Uuid::from_u128(n << 64 | 0x8 << 60),
-            |n: u128| Uuid::from_u128(n),
-        ] {
+        for build in [|n: u128| Uuid::from_u128(n << 64 | 0x8 << 60), |n: u128| Uuid::from_u128(n)] {
             let mut counts = [0_u32; 8];
             for n in 0..8_000 {
                 counts[shard(OrderId::new(build(n)), 8) as usize] += 1;
             }
-            assert!(
-                counts.iter().all(|count| (700..1_300).contains(count)),
-                "{counts:?}"
-            );
+            assert!(counts.iter().all(|count| (700..1_300).contains(count)), "{counts:?}");
         }
     }
 }

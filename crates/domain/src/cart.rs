@@ -143,14 +143,7 @@ impl Cart {
     ) -> Result<(), CartTooLarge> {
         match self.position(&product_id) {
             Err(_) if self.lines.len() >= LINES_MAX => return Err(CartTooLarge),
-            Err(at) => self.lines.insert(
-                at,
-                CartLine {
-                    product_id,
-                    quantity,
-                    updated_at: now,
-                },
-            ),
+            Err(at) => self.lines.insert(at, CartLine { product_id, quantity, updated_at: now }),
             Ok(at) => {
                 if let Some(line) = self.lines.get_mut(at) {
                     line.quantity = quantity;
@@ -197,11 +190,8 @@ impl Cart {
         }
         let changes = merge_changes(&self.lines, &guest.lines, mode);
         for change in &changes {
-            let line = CartLine {
-                product_id: change.product_id.clone(),
-                quantity: change.to,
-                updated_at: now,
-            };
+            let line =
+                CartLine { product_id: change.product_id.clone(), quantity: change.to, updated_at: now };
             match self.position(&change.product_id) {
                 Ok(at) => {
                     if let Some(slot) = self.lines.get_mut(at) {
@@ -235,11 +225,8 @@ impl Cart {
 
     /// The history row of a change of one line that has just been done to this cart.
     pub fn line_history(&self, product_id: &ProductId) -> CartChange {
-        let quantity = self
-            .position(product_id)
-            .ok()
-            .and_then(|at| self.lines.get(at))
-            .map_or(0, |line| line.quantity);
+        let quantity =
+            self.position(product_id).ok().and_then(|at| self.lines.get(at)).map_or(0, |line| line.quantity);
         CartChange {
             at: self.updated_at,
             cart_id: self.cart_id,
@@ -250,8 +237,7 @@ impl Cart {
     }
 
     fn position(&self, product_id: &ProductId) -> Result<usize, usize> {
-        self.lines
-            .binary_search_by(|line| line.product_id.cmp(product_id))
+        self.lines.binary_search_by(|line| line.product_id.cmp(product_id))
     }
 
     /// Time never runs backwards in a cart, even where the clocks of two requests disagree.
@@ -266,19 +252,10 @@ impl Cart {
 /// oldest dropped.
 pub fn merge_changes(user: &[CartLine], guest: &[CartLine], mode: MergeMode) -> Vec<MergeChange> {
     let own = |product_id: &ProductId| {
-        user.binary_search_by(|line| line.product_id.cmp(product_id))
-            .ok()
-            .and_then(|at| user.get(at))
+        user.binary_search_by(|line| line.product_id.cmp(product_id)).ok().and_then(|at| user.get(at))
     };
-    let mut new: Vec<&CartLine> = guest
-        .iter()
-        .filter(|line| own(&line.product_id).is_none())
-        .collect();
-    new.sort_by(|a, b| {
-        b.updated_at
-            .cmp(&a.updated_at)
-            .then_with(|| a.product_id.cmp(&b.product_id))
-    });
+    let mut new: Vec<&CartLine> = guest.iter().filter(|line| own(&line.product_id).is_none()).collect();
+    new.sort_by(|a, b| b.updated_at.cmp(&a.updated_at).then_with(|| a.product_id.cmp(&b.product_id)));
     new.truncate(LINES_MAX.saturating_sub(user.len()));
 
     let added = new.into_iter().map(|line| MergeChange {
@@ -289,11 +266,7 @@ pub fn merge_changes(user: &[CartLine], guest: &[CartLine], mode: MergeMode) -> 
     let replaced = guest.iter().filter_map(|line| {
         let from = own(&line.product_id)?.quantity;
         let to = mode.quantity(from, line.quantity);
-        (from != to).then(|| MergeChange {
-            product_id: line.product_id.clone(),
-            from,
-            to,
-        })
+        (from != to).then(|| MergeChange { product_id: line.product_id.clone(), from, to })
     });
     let mut changes: Vec<MergeChange> = added.chain(replaced).collect();
     changes.sort_by(|a, b| a.product_id.cmp(&b.product_id));
@@ -305,10 +278,7 @@ mod tests {
     use super::*;
     use uuid::Uuid;
 
-    const LIFETIME: CartLifetime = CartLifetime {
-        user_ms: 1_000,
-        guest_ms: 500,
-    };
+    const LIFETIME: CartLifetime = CartLifetime { user_ms: 1_000, guest_ms: 500 };
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
@@ -325,22 +295,13 @@ mod tests {
         };
         let mut cart = Cart::open(CartId::new(Uuid::from_u128(kind.len() as u128)), owner, at(0));
         for (order, (name, quantity)) in lines.iter().enumerate() {
-            cart.set_line(
-                product(name),
-                *quantity,
-                at(i64::try_from(order).unwrap()),
-                &LIFETIME,
-            )
-            .unwrap();
+            cart.set_line(product(name), *quantity, at(i64::try_from(order).unwrap()), &LIFETIME).unwrap();
         }
         cart
     }
 
     fn quantities(cart: &Cart) -> Vec<(&str, u32)> {
-        cart.lines
-            .iter()
-            .map(|line| (line.product_id.as_str(), line.quantity))
-            .collect()
+        cart.lines.iter().map(|line| (line.product_id.as_str(), line.quantity)).collect()
     }
 
     #[test]
@@ -350,10 +311,7 @@ mod tests {
         assert_eq!(cart.version, 3);
         assert!(cart.remove_line(&product("a"), at(9), &LIFETIME));
         assert!(!cart.remove_line(&product("a"), at(10), &LIFETIME));
-        assert_eq!(
-            (cart.version, cart.updated_at, cart.expires_at),
-            (4, at(9), at(1_009))
-        );
+        assert_eq!((cart.version, cart.updated_at, cart.expires_at), (4, at(9), at(1_009)));
     }
 
     #[test]
@@ -361,34 +319,21 @@ mod tests {
         let names: Vec<String> = (0..100).map(|at| format!("p{at}")).collect();
         let lines: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let mut cart = cart("user", &lines);
-        assert_eq!(
-            cart.set_line(product("q"), 1, at(1), &LIFETIME),
-            Err(CartTooLarge)
-        );
+        assert_eq!(cart.set_line(product("q"), 1, at(1), &LIFETIME), Err(CartTooLarge));
         assert_eq!(cart.set_line(product("p5"), 7, at(1), &LIFETIME), Ok(()));
     }
 
     #[test]
     fn each_mode_decides_a_product_in_both_carts() {
-        for (mode, expected) in [
-            (MergeMode::Sum, 7),
-            (MergeMode::Max, 5),
-            (MergeMode::Guest, 2),
-            (MergeMode::User, 5),
-        ] {
+        for (mode, expected) in
+            [(MergeMode::Sum, 7), (MergeMode::Max, 5), (MergeMode::Guest, 2), (MergeMode::User, 5)]
+        {
             let mut user = cart("user", &[("a", 5), ("own", 1)]);
             let mut guest = cart("session", &[("a", 2), ("new", 4)]);
             let changes = user.take_in(&mut guest, mode, at(50), &LIFETIME);
-            assert_eq!(
-                quantities(&user),
-                [("a", expected), ("new", 4), ("own", 1)],
-                "{mode:?}"
-            );
+            assert_eq!(quantities(&user), [("a", expected), ("new", 4), ("own", 1)], "{mode:?}");
             assert_eq!(changes.len(), if expected == 5 { 1 } else { 2 }, "{mode:?}");
-            assert_eq!(
-                (guest.status, guest.merged_into),
-                (CartStatus::Abandoned, Some(user.cart_id))
-            );
+            assert_eq!((guest.status, guest.merged_into), (CartStatus::Abandoned, Some(user.cart_id)));
         }
     }
 
@@ -400,10 +345,8 @@ mod tests {
         let mut guest = cart("session", &[("oldest", 1), ("p1", 2), ("newest", 1)]);
         let changes = user.take_in(&mut guest, MergeMode::Sum, at(500), &LIFETIME);
         assert_eq!(user.lines.len(), LINES_MAX);
-        let listed: Vec<(&str, u32, u32)> = changes
-            .iter()
-            .map(|change| (change.product_id.as_str(), change.from, change.to))
-            .collect();
+        let listed: Vec<(&str, u32, u32)> =
+            changes.iter().map(|change| (change.product_id.as_str(), change.from, change.to)).collect();
         assert_eq!(listed, [("newest", 0, 1), ("p1", 9_999, 10_000)]);
     }
 
@@ -412,10 +355,7 @@ mod tests {
         let mut user = cart("user", &[("a", 1)]);
         let mut guest = cart("session", &[]);
         let before = (user.clone(), guest.clone());
-        assert!(
-            user.take_in(&mut guest, MergeMode::Sum, at(9), &LIFETIME)
-                .is_empty()
-        );
+        assert!(user.take_in(&mut guest, MergeMode::Sum, at(9), &LIFETIME).is_empty());
         assert_eq!((user, guest), before);
     }
 
@@ -423,10 +363,7 @@ mod tests {
     fn a_merge_that_changes_no_line_still_closes_the_guests_cart() {
         let mut user = cart("user", &[("a", 3)]);
         let mut guest = cart("session", &[("a", 2)]);
-        assert!(
-            user.take_in(&mut guest, MergeMode::Max, at(9), &LIFETIME)
-                .is_empty()
-        );
+        assert!(user.take_in(&mut guest, MergeMode::Max, at(9), &LIFETIME).is_empty());
         assert_eq!((user.version, guest.status), (1, CartStatus::Abandoned));
     }
 }

@@ -23,9 +23,7 @@ pub enum InvalidId {
 
 fn is_name(text: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&text.len())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._:~-".contains(&byte))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:~-".contains(&byte))
 }
 
 fn is_category(text: &str) -> bool {
@@ -105,11 +103,7 @@ impl IdempotencyKey {
     pub fn restore(text: &str) -> Result<Self, InvalidId> {
         let (key, line) = text.split_once(' ').unwrap_or((text, "0"));
         let valid = is_idempotency_key(key) && line.parse::<u64>().is_ok();
-        if valid {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidId::IdempotencyKey)
-        }
+        if valid { Ok(Self(text.into())) } else { Err(InvalidId::IdempotencyKey) }
     }
 }
 
@@ -154,11 +148,7 @@ uuid_id!(
 
 fn parse_uuid(text: &str) -> Result<Uuid, InvalidId> {
     // Only the canonical form: the crate also reads braces, URNs and bare hexadecimal.
-    if text.len() == 36 {
-        Uuid::try_parse(text).map_err(|_| InvalidId::Uuid)
-    } else {
-        Err(InvalidId::Uuid)
-    }
+    if text.len() == 36 { Uuid::try_parse(text).map_err(|_| InvalidId::Uuid) } else { Err(InvalidId::Uuid) }
 }
 
 impl CartId {
@@ -234,11 +224,7 @@ mod tests {
         assert_eq!(id.to_string(), "507f1f77-bcf8-86cd-8799-439011000000");
         assert_eq!(OrderId::parse(&id.to_string()), Ok(id));
         assert_eq!(id.object_id().unwrap(), "507f1f77bcf86cd799439011");
-        for text in [
-            "000000000000000000000000",
-            "ffffffffffffffffffffffff",
-            "0123456789abcdef01234567",
-        ] {
+        for text in ["000000000000000000000000", "ffffffffffffffffffffffff", "0123456789abcdef01234567"] {
             assert_eq!(OrderId::parse(text).unwrap().object_id().as_deref(), Some(text));
         }
     }

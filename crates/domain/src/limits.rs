@@ -38,20 +38,14 @@ pub struct InvalidField {
 
 impl InvalidField {
     pub fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            detail: detail.into(),
-        }
+        Self { field: field.into(), detail: detail.into() }
     }
 }
 
 /// Checks that a text has at most `chars_max` characters.
 pub fn check_text(field: &str, text: &str, chars_max: usize) -> Result<(), InvalidField> {
     if text.len() > chars_max && text.chars().count() > chars_max {
-        return Err(InvalidField::new(
-            field,
-            format!("at most {chars_max} characters"),
-        ));
+        return Err(InvalidField::new(field, format!("at most {chars_max} characters")));
     }
     Ok(())
 }
@@ -69,10 +63,7 @@ pub fn check_entries<'a>(
             return Err(InvalidField::new(field, "a key has at least 1 character"));
         }
         check_text(field, key, ENTRY_KEY_CHARS_MAX).map_err(|_| {
-            InvalidField::new(
-                field,
-                format!("a key has at most {ENTRY_KEY_CHARS_MAX} characters"),
-            )
+            InvalidField::new(field, format!("a key has at most {ENTRY_KEY_CHARS_MAX} characters"))
         })?;
         check_text(&format!("{field}.{key}"), value, ENTRY_VALUE_CHARS_MAX)?;
     }

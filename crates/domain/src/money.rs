@@ -59,19 +59,13 @@ impl Money {
     /// `None` above [`Money::MAX`].
     #[must_use]
     pub fn times(self, quantity: u32) -> Option<Self> {
-        self.0
-            .checked_mul(i64::from(quantity))
-            .map(Self)
-            .filter(|sum| *sum <= Self::MAX)
+        self.0.checked_mul(i64::from(quantity)).map(Self).filter(|sum| *sum <= Self::MAX)
     }
 
     /// `None` above [`Money::MAX`].
     #[must_use]
     pub fn plus(self, other: Self) -> Option<Self> {
-        self.0
-            .checked_add(other.0)
-            .map(Self)
-            .filter(|sum| *sum <= Self::MAX)
+        self.0.checked_add(other.0).map(Self).filter(|sum| *sum <= Self::MAX)
     }
 
     /// For running totals of a report, which may pass what one client may name.
@@ -103,11 +97,7 @@ pub struct InvalidCurrency;
 impl Currency {
     pub fn parse(text: &str) -> Result<Self, InvalidCurrency> {
         let code: [u8; 3] = text.as_bytes().try_into().map_err(|_| InvalidCurrency)?;
-        if code.iter().all(u8::is_ascii_uppercase) {
-            Ok(Self(code))
-        } else {
-            Err(InvalidCurrency)
-        }
+        if code.iter().all(u8::is_ascii_uppercase) { Ok(Self(code)) } else { Err(InvalidCurrency) }
     }
 
     pub fn as_str(&self) -> &str {
@@ -143,9 +133,7 @@ mod tests {
 
     #[test]
     fn what_is_no_plain_decimal_is_refused() {
-        for text in [
-            "", ".", "1.", ".5", "-1", "+1", "1e3", " 1", "1 ", "1,5", "0x10", "NaN", "١",
-        ] {
+        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", " 1", "1 ", "1,5", "0x10", "NaN", "١"] {
             assert_eq!(Money::parse(text), Err(InvalidMoney::Malformed), "{text}");
         }
     }

@@ -36,14 +36,8 @@ pub struct IllegalTransition {
 }
 
 impl OrderStatus {
-    pub const ALL: [Self; 6] = [
-        Self::Created,
-        Self::Paid,
-        Self::Shipped,
-        Self::Delivered,
-        Self::Returned,
-        Self::Cancelled,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Created, Self::Paid, Self::Shipped, Self::Delivered, Self::Returned, Self::Cancelled];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -130,9 +124,7 @@ pub struct OrderEvent {
 
 /// The sum of the lines; `None` above the largest amount of money.
 pub fn total(lines: &[OrderLine]) -> Option<Money> {
-    lines.iter().try_fold(Money::ZERO, |sum, line| {
-        sum.plus(line.price.times(line.quantity)?)
-    })
+    lines.iter().try_fold(Money::ZERO, |sum, line| sum.plus(line.price.times(line.quantity)?))
 }
 
 impl Order {
@@ -156,13 +148,7 @@ impl Order {
         let from = std::mem::replace(&mut self.status, to);
         self.version += 1;
         self.updated_at = self.updated_at.max(now);
-        OrderEvent {
-            at: self.updated_at,
-            kind: EventKind::Status,
-            from: Some(from),
-            to,
-            note,
-        }
+        OrderEvent { at: self.updated_at, kind: EventKind::Status, from: Some(from), to, note }
     }
 
     /// The order as it was when it was placed.

@@ -36,21 +36,12 @@ impl Product {
         }
         check_text("name", &self.name, NAME_CHARS_MAX)?;
         check_text("description", &self.description, DESCRIPTION_CHARS_MAX)?;
-        let attributes = self
-            .attributes
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()));
+        let attributes = self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         check_entries("attributes", attributes)
     }
 
     pub fn patch(&mut self, patch: ProductPatch, now: Timestamp) {
-        let ProductPatch {
-            name,
-            category,
-            price,
-            description,
-            attributes,
-        } = patch;
+        let ProductPatch { name, category, price, description, attributes } = patch;
         replace(&mut self.name, name);
         replace(&mut self.category, category);
         replace(&mut self.price, price);

@@ -39,11 +39,7 @@ impl Session {
     }
 
     pub fn check(&self) -> Result<(), InvalidField> {
-        let texts = [
-            ("ip", &self.ip),
-            ("user_agent", &self.user_agent),
-            ("device_type", &self.device_type),
-        ];
+        let texts = [("ip", &self.ip), ("user_agent", &self.user_agent), ("device_type", &self.device_type)];
         for (field, text) in texts {
             if let Some(text) = text {
                 check_text(field, text, TEXT_CHARS_MAX)?;
@@ -82,12 +78,7 @@ impl Session {
     }
 
     fn check_data(&self) -> Result<(), InvalidField> {
-        check_entries(
-            "data",
-            self.data
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str())),
-        )
+        check_entries("data", self.data.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     }
 }
 
@@ -117,15 +108,9 @@ mod tests {
     fn bare_activity_is_written_once_a_minute() {
         let mut session = session();
         let none = BTreeMap::new();
-        assert_eq!(
-            session.touch(&none, Timestamp::from_millis(59_999), LIFETIME),
-            Ok(false)
-        );
+        assert_eq!(session.touch(&none, Timestamp::from_millis(59_999), LIFETIME), Ok(false));
         assert_eq!(session.expires_at.as_millis(), 86_400_000);
-        assert_eq!(
-            session.touch(&none, Timestamp::from_millis(60_000), LIFETIME),
-            Ok(true)
-        );
+        assert_eq!(session.touch(&none, Timestamp::from_millis(60_000), LIFETIME), Ok(true));
         assert_eq!(session.expires_at.as_millis(), 86_460_000);
         assert_eq!(SessionLifetime { ttl_ms: 5_000 }.activity_interval_ms(), 500);
     }
@@ -134,10 +119,7 @@ mod tests {
     fn data_is_merged_at_once_and_null_removes() {
         let mut session = session();
         let data = BTreeMap::from([("gone".into(), None), ("new".into(), Some("3".into()))]);
-        assert_eq!(
-            session.touch(&data, Timestamp::from_millis(1), LIFETIME),
-            Ok(true)
-        );
+        assert_eq!(session.touch(&data, Timestamp::from_millis(1), LIFETIME), Ok(true));
         let keys: Vec<&str> = session.data.keys().map(String::as_str).collect();
         assert_eq!(keys, ["kept", "new"]);
     }
@@ -146,9 +128,7 @@ mod tests {
     fn merged_data_stays_within_its_bounds() {
         let mut session = session();
         let data = (0..64).map(|at| (at.to_string(), Some(String::new()))).collect();
-        let refused = session
-            .touch(&data, Timestamp::from_millis(1), LIFETIME)
-            .unwrap_err();
+        let refused = session.touch(&data, Timestamp::from_millis(1), LIFETIME).unwrap_err();
         assert_eq!(refused.field, "data");
     }
 }

@@ -29,15 +29,8 @@ impl Level {
     /// Applies a movement, or refuses it whole.
     pub fn moved(&self, by: Delta) -> Result<Self, BelowReserved> {
         let on_hand = self.on_hand.checked_add_signed(by.on_hand).ok_or(BelowReserved)?;
-        let reserved = self
-            .reserved
-            .checked_add_signed(by.reserved)
-            .ok_or(BelowReserved)?;
-        if reserved > on_hand {
-            Err(BelowReserved)
-        } else {
-            Ok(Self { on_hand, reserved })
-        }
+        let reserved = self.reserved.checked_add_signed(by.reserved).ok_or(BelowReserved)?;
+        if reserved > on_hand { Err(BelowReserved) } else { Ok(Self { on_hand, reserved }) }
     }
 }
 
@@ -83,22 +76,10 @@ impl Cause {
     pub fn delta(self, quantity: u32) -> Delta {
         let units = i64::from(quantity);
         match self {
-            Self::Hold => Delta {
-                on_hand: 0,
-                reserved: units,
-            },
-            Self::Take => Delta {
-                on_hand: -units,
-                reserved: -units,
-            },
-            Self::Release => Delta {
-                on_hand: 0,
-                reserved: -units,
-            },
-            Self::Return => Delta {
-                on_hand: units,
-                reserved: 0,
-            },
+            Self::Hold => Delta { on_hand: 0, reserved: units },
+            Self::Take => Delta { on_hand: -units, reserved: -units },
+            Self::Release => Delta { on_hand: 0, reserved: -units },
+            Self::Return => Delta { on_hand: units, reserved: 0 },
             Self::Set | Self::Adjust | Self::Carried => Delta::default(),
         }
     }
@@ -138,9 +119,7 @@ pub fn combine(lines: Vec<Demand>) -> Result<Vec<Demand>, InvalidField> {
     }
     let mut combined: Vec<Demand> = Vec::with_capacity(lines.len());
     for (at, line) in lines.into_iter().enumerate() {
-        let known = combined
-            .iter_mut()
-            .find(|known| known.product_id == line.product_id);
+        let known = combined.iter_mut().find(|known| known.product_id == line.product_id);
         let quantity = if let Some(known) = known {
             known.quantity = known.quantity.saturating_add(line.quantity);
             known.quantity
@@ -190,37 +169,22 @@ mod tests {
     use super::*;
 
     fn demand(name: &str, quantity: u32) -> Demand {
-        Demand {
-            product_id: ProductId::parse(name).unwrap(),
-            quantity,
-        }
+        Demand { product_id: ProductId::parse(name).unwrap(), quantity }
     }
 
     #[test]
     fn promised_units_cannot_be_promised_again_or_taken_away() {
-        let level = Level {
-            on_hand: 5,
-            reserved: 0,
-        };
+        let level = Level { on_hand: 5, reserved: 0 };
         let held = level.moved(Cause::Hold.delta(4)).unwrap();
         assert_eq!((held.available(), held.reserved), (1, 4));
         assert_eq!(held.moved(Cause::Hold.delta(2)), Err(BelowReserved));
-        assert_eq!(
-            held.moved(Delta {
-                on_hand: -2,
-                reserved: 0
-            }),
-            Err(BelowReserved)
-        );
+        assert_eq!(held.moved(Delta { on_hand: -2, reserved: 0 }), Err(BelowReserved));
         assert_eq!(level.moved(Cause::Release.delta(1)), Err(BelowReserved));
     }
 
     #[test]
     fn what_is_held_then_taken_then_returned_is_where_it_was() {
-        let level = Level {
-            on_hand: 7,
-            reserved: 1,
-        };
+        let level = Level { on_hand: 7, reserved: 1 };
         let end = [Cause::Hold, Cause::Take, Cause::Return]
             .into_iter()
             .try_fold(level, |level, cause| level.moved(cause.delta(3)));
@@ -240,9 +204,6 @@ mod tests {
         assert_eq!(combine(many).unwrap_err().field, "lines");
         let summed = combine(vec![demand("a", 10_000), demand("a", 1)]).unwrap_err();
         assert_eq!(summed.field, "lines[1].quantity");
-        assert_eq!(
-            combine(vec![demand("a", 0)]).unwrap_err().field,
-            "lines[0].quantity"
-        );
+        assert_eq!(combine(vec![demand("a", 0)]).unwrap_err().field, "lines[0].quantity");
     }
 }

@@ -84,11 +84,7 @@ impl fmt::Display for Timestamp {
         let clock_ms = self.0.rem_euclid(DAY_MS);
         let (seconds, millis) = (clock_ms / 1_000, clock_ms % 1_000);
         let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-        write!(
-            f,
-            "{}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z",
-            self.date()
-        )
+        write!(f, "{}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z", self.date())
     }
 }
 
@@ -124,10 +120,7 @@ impl Date {
     }
 
     fn from_civil(date: civil::Date) -> Self {
-        let days = date
-            .duration_since(civil::date(1970, 1, 1))
-            .as_secs()
-            .div_euclid(86_400);
+        let days = date.duration_since(civil::date(1970, 1, 1)).as_secs().div_euclid(86_400);
         Self(i32::try_from(days).unwrap_or(i32::MAX))
     }
 
@@ -142,17 +135,9 @@ impl Date {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 {
-            month_from_march + 3
-        } else {
-            month_from_march - 9
-        };
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
-        (
-            year,
-            u32::try_from(month).unwrap_or(1),
-            u32::try_from(day).unwrap_or(1),
-        )
+        (year, u32::try_from(month).unwrap_or(1), u32::try_from(day).unwrap_or(1))
     }
 }
 
@@ -164,17 +149,12 @@ impl fmt::Display for Date {
 }
 
 impl Period {
-    pub const ALL: Self = Self {
-        from: Timestamp::from_millis(i64::MIN),
-        to: Timestamp::from_millis(i64::MAX),
-    };
+    pub const ALL: Self =
+        Self { from: Timestamp::from_millis(i64::MIN), to: Timestamp::from_millis(i64::MAX) };
 
     /// The whole of one UTC day.
     pub fn day(date: Date) -> Self {
-        Self {
-            from: date.midnight(),
-            to: date.next().midnight(),
-        }
+        Self { from: date.midnight(), to: date.next().midnight() }
     }
 
     pub fn contains(&self, at: Timestamp) -> bool {
@@ -196,11 +176,7 @@ mod tests {
 
     #[test]
     fn a_timestamp_reads_back_what_it_writes() {
-        for text in [
-            "1970-01-01T00:00:00.000Z",
-            "2024-02-29T23:59:59.999Z",
-            "2026-11-15T08:01:02.003Z",
-        ] {
+        for text in ["1970-01-01T00:00:00.000Z", "2024-02-29T23:59:59.999Z", "2026-11-15T08:01:02.003Z"] {
             assert_eq!(Timestamp::parse(text).unwrap().to_string(), text);
         }
         let with_offset = Timestamp::parse("2026-01-01T03:00:00+03:00").unwrap();
@@ -209,10 +185,7 @@ mod tests {
 
     #[test]
     fn a_date_is_its_midnight() {
-        assert_eq!(
-            Timestamp::parse("2026-03-01").unwrap().to_string(),
-            "2026-03-01T00:00:00.000Z"
-        );
+        assert_eq!(Timestamp::parse("2026-03-01").unwrap().to_string(), "2026-03-01T00:00:00.000Z");
         assert_eq!(Date::parse("1969-12-31").unwrap().as_days(), -1);
     }
 
@@ -226,15 +199,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in [
-            "",
-            "today",
-            "2026-13-01",
-            "2026-02-30",
-            "20260101",
-            "2026-1-1",
-            "2026-01-01T00:00:00",
-        ] {
+        for text in ["", "today", "2026-13-01", "2026-02-30", "20260101", "2026-1-1", "2026-01-01T00:00:00"] {
             assert_eq!(Timestamp::parse(text), Err(InvalidTime), "{text}");
         }
     }

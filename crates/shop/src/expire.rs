@@ -40,11 +40,7 @@ impl Shop {
             let now = self.now();
             let settled = self.store.settle_expired(now, BATCH).await?;
             let cancelled = self.store.cancel_unpaid(now, UNPAID_NOTE, BATCH).await?;
-            let cleaned = if clean {
-                self.store.clean(now, BATCH).await?
-            } else {
-                0
-            };
+            let cleaned = if clean { self.store.clean(now, BATCH).await? } else { 0 };
             if settled < BATCH && cancelled < BATCH && cleaned < BATCH {
                 break;
             }

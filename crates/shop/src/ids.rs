@@ -20,10 +20,7 @@ impl std::fmt::Debug for Ids {
 
 impl Ids {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            clock,
-            context: Mutex::new(ContextV7::new()),
-        }
+        Self { clock, context: Mutex::new(ContextV7::new()) }
     }
 
     pub fn uuid(&self) -> Uuid {

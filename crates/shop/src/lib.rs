@@ -43,12 +43,7 @@ pub struct Shop {
 impl Shop {
     pub fn new(store: SharedStore, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         let ids = Arc::new(Ids::new(Arc::clone(&clock)));
-        Self {
-            store,
-            settings,
-            ids,
-            clock,
-        }
+        Self { store, settings, ids, clock }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -57,18 +52,12 @@ impl Shop {
 
     /// A keyed request, remembered for as long as keys live.
     pub fn once(&self, key: IdempotencyKey, fingerprint: Fingerprint) -> Once {
-        Once {
-            key,
-            fingerprint,
-            keep_until: self.now().plus_seconds(IDEMPOTENCY_HOURS * 3_600),
-        }
+        Once { key, fingerprint, keep_until: self.now().plus_seconds(IDEMPOTENCY_HOURS * 3_600) }
     }
 }
 
 impl std::fmt::Debug for Shop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shop")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("Shop").field("settings", &self.settings).finish_non_exhaustive()
     }
 }

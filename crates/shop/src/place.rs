@@ -29,10 +29,7 @@ impl Shop {
         expected_version: Option<u64>,
         once: Once,
     ) -> Result<Done<Order>> {
-        let basket = Basket::Cart {
-            expected_version,
-            lifetime: self.settings.carts,
-        };
+        let basket = Basket::Cart { expected_version, lifetime: self.settings.carts };
         self.place(terms, basket, once).await
     }
 

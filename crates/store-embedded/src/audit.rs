@@ -24,36 +24,25 @@ type Held = HashMap<Vec<u8>, u64>;
 pub(crate) fn run(look: &dyn Look, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit> {
     let mut held = held_units(look)?;
     let mut audit = Audit::default();
-    look.scan(
-        Table::Stock,
-        &Span::prefix(Vec::new()),
-        false,
-        &mut |key, value| {
-            let (product_id, geo_zone) = keys::read_stock(key)?;
-            let (recorded, _) = codec::stock::decode_level(value)?;
-            let (ledger, movements) = sum_ledger(look, keys::ledger(&product_id, &geo_zone))?;
-            let held = held.remove(key).unwrap_or_default();
-            audit.figures += 1;
-            audit.movements += movements;
-            let explained = ledger.on_hand == recorded.on_hand.cast_signed()
-                && ledger.reserved == recorded.reserved.cast_signed()
-                && held == recorded.reserved
-                && recorded.reserved <= recorded.on_hand;
-            if !explained {
-                audit.drifts.push(Drift {
-                    product_id,
-                    geo_zone,
-                    recorded,
-                    ledger,
-                    held,
-                });
-            }
-            if audit.figures.is_multiple_of(FIGURES_PER_TELLING) {
-                progress(audit.figures);
-            }
-            Ok(ControlFlow::Continue(()))
-        },
-    )?;
+    look.scan(Table::Stock, &Span::prefix(Vec::new()), false, &mut |key, value| {
+        let (product_id, geo_zone) = keys::read_stock(key)?;
+        let (recorded, _) = codec::stock::decode_level(value)?;
+        let (ledger, movements) = sum_ledger(look, keys::ledger(&product_id, &geo_zone))?;
+        let held = held.remove(key).unwrap_or_default();
+        audit.figures += 1;
+        audit.movements += movements;
+        let explained = ledger.on_hand == recorded.on_hand.cast_signed()
+            && ledger.reserved == recorded.reserved.cast_signed()
+            && held == recorded.reserved
+            && recorded.reserved <= recorded.on_hand;
+        if !explained {
+            audit.drifts.push(Drift { product_id, geo_zone, recorded, ledger, held });
+        }
+        if audit.figures.is_multiple_of(FIGURES_PER_TELLING) {
+            progress(audit.figures);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
     for (key, held) in held {
         let (product_id, geo_zone) = keys::read_stock(&key)?;
         let (ledger, _) = sum_ledger(look, keys::ledger(&product_id, &geo_zone))?;
@@ -86,30 +75,22 @@ fn held_units(look: &dyn Look) -> Result<Held> {
     let mut held = Held::new();
     let beginning = Timestamp::from_millis(i64::MIN);
     for (_, id) in due(look, Table::HoldsDue, beginning, Timestamp::MAX, usize::MAX)? {
-        let row = look.get(
-            Table::Reservations,
-            &keys::reservation(ReservationId::from_bytes(id)),
-        )?;
+        let row = look.get(Table::Reservations, &keys::reservation(ReservationId::from_bytes(id)))?;
         let Some(row) = row else { continue };
         let (reservation, _) = codec::stock::decode_reservation(&row)?;
         if reservation.status == ReservationStatus::Held {
             for line in &reservation.lines {
-                *held
-                    .entry(keys::stock(&line.product_id, &reservation.geo_zone))
-                    .or_default() += u64::from(line.quantity);
+                *held.entry(keys::stock(&line.product_id, &reservation.geo_zone)).or_default() +=
+                    u64::from(line.quantity);
             }
         }
     }
     for (_, id) in due(look, Table::PaymentsDue, beginning, Timestamp::MAX, usize::MAX)? {
         let order = orders::read(look, OrderId::from_bytes(id))?;
-        for order in order
-            .into_iter()
-            .filter(|order| order.status == OrderStatus::Created)
-        {
+        for order in order.into_iter().filter(|order| order.status == OrderStatus::Created) {
             for line in &order.lines {
-                *held
-                    .entry(keys::stock(&line.product_id, &order.geo_zone))
-                    .or_default() += u64::from(line.quantity);
+                *held.entry(keys::stock(&line.product_id, &order.geo_zone)).or_default() +=
+                    u64::from(line.quantity);
             }
         }
     }

@@ -31,13 +31,7 @@ impl Carts for EmbeddedStore {
 
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
         self.write(command.now, move |tx| {
-            let Abandon {
-                owner,
-                expected_version,
-                lifetime,
-                now,
-                once,
-            } = command;
+            let Abandon { owner, expected_version, lifetime, now, once } = command;
             once::run(tx, once, now, |tx| {
                 let mut cart =
                     expected(read_active(tx, &owner, now)?, expected_version)?.ok_or(Refusal::CartEmpty)?;
@@ -78,13 +72,9 @@ impl Carts for EmbeddedStore {
     ) -> Result<Page<CartChange>> {
         let list = List::of(keys::cart_changes(owner), |tail| tail.len() > 16);
         let oldest = now.minus_seconds(CART_HISTORY_DAYS * 86_400);
-        page(
-            &self.view(),
-            Table::CartChanges,
-            &list,
-            &request,
-            &mut |_, value| Ok(Some(codec::carts::decode_change(value)?).filter(|change| change.at > oldest)),
-        )
+        page(&self.view(), Table::CartChanges, &list, &request, &mut |_, value| {
+            Ok(Some(codec::carts::decode_change(value)?).filter(|change| change.at > oldest))
+        })
     }
 
     async fn idle_carts(
@@ -98,10 +88,7 @@ impl Carts for EmbeddedStore {
         let to = keys::activity_after_hour(Activity::Active, idle_since.hour());
         let list = List {
             prefix: Vec::new(),
-            span: Span {
-                from: Vec::new(),
-                to: Some(to),
-            },
+            span: Span { from: Vec::new(), to: Some(to) },
             reverse: false,
             is_position: |tail| keys::read_activity(tail).is_ok(),
         };
@@ -154,11 +141,7 @@ fn read_indexed(look: &dyn Look, key: &[u8], now: Timestamp) -> Result<Option<Ca
 /// Puts the active cart where it belongs among the closed ones of a page.
 fn insert_active(found: &mut Page<Cart>, active: Cart, request: &PageRequest) {
     let rank = keys::cart_rank(&active);
-    if request
-        .after
-        .as_ref()
-        .is_some_and(|Position(after)| rank <= *after)
-    {
+    if request.after.as_ref().is_some_and(|Position(after)| rank <= *after) {
         return;
     }
     let at = found.items.partition_point(|cart| keys::cart_rank(cart) < rank);
@@ -184,19 +167,9 @@ pub(crate) fn expected(cart: Option<Cart>, version: Option<u64>) -> Result<Optio
 }
 
 fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
-    let SetLine {
-        owner,
-        product_id,
-        quantity,
-        new_cart_id,
-        expected_version,
-        lifetime,
-        now,
-    } = command;
+    let SetLine { owner, product_id, quantity, new_cart_id, expected_version, lifetime, now } = command;
     let before = expected(read_active(tx, &owner, now)?, expected_version)?;
-    let mut cart = before
-        .clone()
-        .unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
+    let mut cart = before.clone().unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
     cart.set_line(product_id.clone(), quantity, now, &lifetime)?;
     save_active(tx, before.as_ref(), &cart);
     save_change(tx, &cart.owner, &cart.line_history(&product_id));
@@ -204,13 +177,7 @@ fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
 }
 
 fn remove_line(tx: &mut Tx, command: &RemoveLine) -> Result<Option<Cart>> {
-    let RemoveLine {
-        owner,
-        product_id,
-        expected_version,
-        lifetime,
-        now,
-    } = command;
+    let RemoveLine { owner, product_id, expected_version, lifetime, now } = command;
     let Some(before) = expected(read_active(tx, owner, *now)?, *expected_version)? else {
         return Ok(None);
     };
@@ -227,15 +194,10 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     let before = expected(read_active(tx, &user, command.now)?, command.expected_version)?;
     let guest = read_active(tx, &Owner::Session(command.session_id.clone()), command.now)?;
     let Some(mut guest) = guest.filter(|guest| !guest.lines.is_empty()) else {
-        return Ok(Merged {
-            cart: before,
-            changes: Vec::new(),
-        });
+        return Ok(Merged { cart: before, changes: Vec::new() });
     };
     let guest_before = guest.clone();
-    let mut cart = before
-        .clone()
-        .unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
+    let mut cart = before.clone().unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
     let changes = cart.take_in(&mut guest, command.mode, command.now, &command.lifetime);
     close(tx, &guest_before, &guest);
     if !changes.is_empty() {
@@ -244,10 +206,7 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
             save_change(tx, &cart.owner, &change);
         }
     }
-    Ok(Merged {
-        cart: Some(cart),
-        changes,
-    })
+    Ok(Merged { cart: Some(cart), changes })
 }
 
 /// Writes the active cart; its place in the activity index moves only when the hour does.
@@ -260,11 +219,7 @@ pub(crate) fn save_active(tx: &mut Tx, before: Option<&Cart>, cart: &Cart) {
         }
         tx.put(Table::CartActivity, place, Vec::new());
     }
-    tx.put(
-        Table::Carts,
-        keys::active_cart(&cart.owner),
-        codec::carts::encode(cart),
-    );
+    tx.put(Table::Carts, keys::active_cart(&cart.owner), codec::carts::encode(cart));
 }
 
 /// Moves a cart that is no longer active to the closed ones.
@@ -276,17 +231,9 @@ pub(crate) fn close(tx: &mut Tx, before: &Cart, cart: &Cart) {
 
 pub(crate) fn save_closed(tx: &mut Tx, cart: &Cart) {
     if cart.status == CartStatus::Abandoned && cart.merged_into.is_none() {
-        tx.put(
-            Table::CartActivity,
-            keys::activity(Activity::Abandoned, cart),
-            Vec::new(),
-        );
+        tx.put(Table::CartActivity, keys::activity(Activity::Abandoned, cart), Vec::new());
     }
-    tx.put(
-        Table::ClosedCarts,
-        keys::closed_cart(cart),
-        codec::carts::encode(cart),
-    );
+    tx.put(Table::ClosedCarts, keys::closed_cart(cart), codec::carts::encode(cart));
 }
 
 pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
@@ -309,19 +256,14 @@ pub(crate) fn clean(
     /// Rows looked at for each that may be removed.
     const LOOKS_PER_REMOVAL: usize = 4;
     let mut rows: Vec<Vec<u8>> = Vec::new();
-    tx.scan(
-        Table::CartActivity,
-        &Span { from, to: None },
-        false,
-        &mut |key, _| {
-            rows.push(key.to_vec());
-            Ok(if rows.len() >= limit * LOOKS_PER_REMOVAL {
-                std::ops::ControlFlow::Break(())
-            } else {
-                std::ops::ControlFlow::Continue(())
-            })
-        },
-    )?;
+    tx.scan(Table::CartActivity, &Span { from, to: None }, false, &mut |key, _| {
+        rows.push(key.to_vec());
+        Ok(if rows.len() >= limit * LOOKS_PER_REMOVAL {
+            std::ops::ControlFlow::Break(())
+        } else {
+            std::ops::ControlFlow::Continue(())
+        })
+    })?;
     let next = if rows.len() >= limit * LOOKS_PER_REMOVAL {
         rows.last().cloned().map(keys::just_after)
     } else {

@@ -85,15 +85,11 @@ const fn owner_kind(owner: &Owner) -> u8 {
 }
 
 pub(crate) fn active_cart(owner: &Owner) -> Key {
-    Builder::new(1 + owner.id().len())
-        .byte(owner_kind(owner))
-        .last_text(owner.id())
+    Builder::new(1 + owner.id().len()).byte(owner_kind(owner)).last_text(owner.id())
 }
 
 fn of_owner(owner: &Owner, rest: usize) -> Builder {
-    Builder::new(2 + owner.id().len() + rest)
-        .byte(owner_kind(owner))
-        .text(owner.id())
+    Builder::new(2 + owner.id().len() + rest).byte(owner_kind(owner)).text(owner.id())
 }
 
 pub(crate) fn closed_carts(owner: &Owner) -> Key {
@@ -145,38 +141,23 @@ pub(crate) fn activity(half: Activity, cart: &Cart) -> Key {
 
 /// The first key of a half after all carts changed in `hour` or earlier.
 pub(crate) fn activity_after_hour(half: Activity, hour: i64) -> Key {
-    Builder::new(9)
-        .byte(half as u8)
-        .ascending(hour.saturating_add(1))
-        .done()
+    Builder::new(9).byte(half as u8).ascending(hour.saturating_add(1)).done()
 }
 
 /// What an activity key says: half, hour, owner, cart.
 pub(crate) fn read_activity(key: &[u8]) -> Result<(Activity, i64, Owner, CartId), Damaged> {
     let damaged = || Damaged("cart activity key");
     let (half, rest) = key.split_first().ok_or_else(damaged)?;
-    let half = if *half == 0 {
-        Activity::Abandoned
-    } else {
-        Activity::Active
-    };
+    let half = if *half == 0 { Activity::Abandoned } else { Activity::Active };
     let (hour, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
     let (kind, rest) = rest.split_first().ok_or_else(damaged)?;
     let (rest, cart_id) = rest.split_last_chunk::<16>().ok_or_else(damaged)?;
-    let id = rest
-        .strip_suffix(&[0])
-        .and_then(|id| std::str::from_utf8(id).ok())
-        .ok_or_else(damaged)?;
+    let id = rest.strip_suffix(&[0]).and_then(|id| std::str::from_utf8(id).ok()).ok_or_else(damaged)?;
     let owner = match kind {
         b'u' => Owner::User(UserId::parse(id).map_err(|_| damaged())?),
         _ => Owner::Session(SessionId::parse(id).map_err(|_| damaged())?),
     };
-    Ok((
-        half,
-        unflip(u64::from_be_bytes(*hour)),
-        owner,
-        CartId::from_bytes(*cart_id),
-    ))
+    Ok((half, unflip(u64::from_be_bytes(*hour)), owner, CartId::from_bytes(*cart_id)))
 }
 
 pub(crate) fn session(session_id: &SessionId) -> Key {
@@ -188,10 +169,7 @@ pub(crate) fn user_sessions(user_id: &UserId) -> Key {
 }
 
 pub(crate) fn user_session(user_id: &UserId, created_at: Timestamp, session_id: &SessionId) -> Key {
-    Builder::new(64)
-        .text(user_id.as_str())
-        .descending(created_at.as_millis())
-        .last_text(session_id.as_str())
+    Builder::new(64).text(user_id.as_str()).descending(created_at.as_millis()).last_text(session_id.as_str())
 }
 
 pub(crate) fn product(product_id: &ProductId) -> Key {
@@ -204,27 +182,18 @@ pub(crate) fn category(category: &Category) -> Key {
 
 /// Where the products of a category that cost `price` or more begin.
 pub(crate) fn category_from(category: &Category, price: Money) -> Key {
-    Builder::new(64)
-        .text(category.as_str())
-        .ascending(price.as_minor())
-        .done()
+    Builder::new(64).text(category.as_str()).ascending(price.as_minor()).done()
 }
 
 pub(crate) fn in_category(category: &Category, price: Money, product_id: &ProductId) -> Key {
-    Builder::new(96)
-        .text(category.as_str())
-        .ascending(price.as_minor())
-        .last_text(product_id.as_str())
+    Builder::new(96).text(category.as_str()).ascending(price.as_minor()).last_text(product_id.as_str())
 }
 
 /// The category a row of the category index belongs to.
 pub(crate) fn read_category(key: &[u8]) -> Result<Category, Damaged> {
     let damaged = || Damaged("category key");
     let end = key.iter().position(|byte| *byte == 0).ok_or_else(damaged)?;
-    let text = key
-        .get(..end)
-        .and_then(|text| std::str::from_utf8(text).ok())
-        .ok_or_else(damaged)?;
+    let text = key.get(..end).and_then(|text| std::str::from_utf8(text).ok()).ok_or_else(damaged)?;
     Category::parse(text).map_err(|_| damaged())
 }
 
@@ -233,9 +202,7 @@ pub(crate) fn zones(product_id: &ProductId) -> Key {
 }
 
 pub(crate) fn stock(product_id: &ProductId, geo_zone: &GeoZone) -> Key {
-    Builder::new(64)
-        .text(product_id.as_str())
-        .last_text(geo_zone.as_str())
+    Builder::new(64).text(product_id.as_str()).last_text(geo_zone.as_str())
 }
 
 /// Product and zone of a stock row.
@@ -243,17 +210,11 @@ pub(crate) fn read_stock(key: &[u8]) -> Result<(ProductId, GeoZone), Damaged> {
     let damaged = || Damaged("stock key");
     let text = std::str::from_utf8(key).map_err(|_| damaged())?;
     let (product_id, zone) = text.split_once('\0').ok_or_else(damaged)?;
-    Ok((
-        ProductId::parse(product_id).map_err(|_| damaged())?,
-        GeoZone::parse(zone).map_err(|_| damaged())?,
-    ))
+    Ok((ProductId::parse(product_id).map_err(|_| damaged())?, GeoZone::parse(zone).map_err(|_| damaged())?))
 }
 
 pub(crate) fn ledger(product_id: &ProductId, geo_zone: &GeoZone) -> Key {
-    Builder::new(64)
-        .text(product_id.as_str())
-        .text(geo_zone.as_str())
-        .done()
+    Builder::new(64).text(product_id.as_str()).text(geo_zone.as_str()).done()
 }
 
 pub(crate) fn movement(
@@ -278,10 +239,7 @@ pub(crate) fn reservation(id: ReservationId) -> Key {
 
 /// A thing that is due at a moment: a hold that ends, a payment that is awaited.
 pub(crate) fn due(at: Timestamp, id: &[u8; 16]) -> Key {
-    Builder::new(TIME_ID_LEN)
-        .ascending(at.as_millis())
-        .uuid(id)
-        .done()
+    Builder::new(TIME_ID_LEN).ascending(at.as_millis()).uuid(id).done()
 }
 
 /// The first key of what is due at `at` or later.
@@ -318,17 +276,12 @@ impl OrderList<'_> {
     }
 
     pub(crate) fn key(&self, created_at: Timestamp, order_id: OrderId) -> Key {
-        Builder(self.prefix())
-            .descending(created_at.as_millis())
-            .descending_uuid(order_id.as_bytes())
-            .done()
+        Builder(self.prefix()).descending(created_at.as_millis()).descending_uuid(order_id.as_bytes()).done()
     }
 
     /// Before every order created before `end`, after every order created at `end` or later.
     pub(crate) fn before(&self, end: Timestamp) -> Key {
-        Builder(self.prefix())
-            .descending(end.as_millis().saturating_sub(1))
-            .done()
+        Builder(self.prefix()).descending(end.as_millis().saturating_sub(1)).done()
     }
 
     /// After every order created at `start` or later.
@@ -356,9 +309,7 @@ pub(crate) fn sales_of_day(date: Date) -> Key {
 }
 
 pub(crate) fn sales(date: Date, geo_zone: &GeoZone) -> Key {
-    Builder::new(64)
-        .ascending(i64::from(date.as_days()))
-        .last_text(geo_zone.as_str())
+    Builder::new(64).ascending(i64::from(date.as_days())).last_text(geo_zone.as_str())
 }
 
 pub(crate) fn read_sales(key: &[u8]) -> Result<(Date, GeoZone), Damaged> {
@@ -366,10 +317,7 @@ pub(crate) fn read_sales(key: &[u8]) -> Result<(Date, GeoZone), Damaged> {
     let (days, zone) = key.split_first_chunk::<8>().ok_or_else(damaged)?;
     let days = i32::try_from(unflip(u64::from_be_bytes(*days))).map_err(|_| damaged())?;
     let zone = std::str::from_utf8(zone).map_err(|_| damaged())?;
-    Ok((
-        Date::from_days(days),
-        GeoZone::parse(zone).map_err(|_| damaged())?,
-    ))
+    Ok((Date::from_days(days), GeoZone::parse(zone).map_err(|_| damaged())?))
 }
 
 /// The first key after all that begin with `prefix`; `None` where there is no end.
@@ -398,12 +346,7 @@ mod tests {
 
     #[test]
     fn newer_orders_come_first_and_then_higher_ids() {
-        let keys = [
-            order_key(5, 1),
-            order_key(4, 9),
-            order_key(4, 8),
-            order_key(-1, 0),
-        ];
+        let keys = [order_key(5, 1), order_key(4, 9), order_key(4, 8), order_key(-1, 0)];
         assert!(keys.is_sorted());
         assert_eq!(read_order(&keys[1]).unwrap().0, Timestamp::from_millis(4));
         assert_eq!(read_order(&keys[1]).unwrap().1, OrderId::new(Uuid::from_u128(9)));
@@ -412,10 +355,7 @@ mod tests {
     #[test]
     fn a_period_cuts_a_list_at_its_bounds() {
         let at = Timestamp::from_millis;
-        let (before, until) = (
-            OrderList::All.before(at(10)),
-            OrderList::All.until(at(5)).unwrap(),
-        );
+        let (before, until) = (OrderList::All.before(at(10)), OrderList::All.until(at(5)).unwrap());
         let inside = |ms| (&before..&until).contains(&&order_key(ms, u128::MAX / 3));
         assert!(inside(9) && inside(5));
         assert!(!inside(10) && !inside(4));
@@ -425,29 +365,19 @@ mod tests {
     fn one_owner_is_never_the_prefix_of_another() {
         let owner = |name| Owner::User(UserId::parse(name).unwrap());
         assert!(!closed_carts(&owner("ab")).starts_with(&closed_carts(&owner("a"))));
-        assert_ne!(
-            closed_carts(&owner("a")),
-            closed_carts(&Owner::Session(SessionId::parse("a").unwrap()))
-        );
+        assert_ne!(closed_carts(&owner("a")), closed_carts(&Owner::Session(SessionId::parse("a").unwrap())));
     }
 
     #[test]
     fn keys_read_back() {
         let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
-        assert_eq!(
-            read_stock(&stock(&product_id, &zone)).unwrap(),
-            (product_id, zone.clone())
-        );
+        assert_eq!(read_stock(&stock(&product_id, &zone)).unwrap(), (product_id, zone.clone()));
         let day = Date::from_days(-3);
         assert_eq!(read_sales(&sales(day, &zone)).unwrap(), (day, zone));
         let at = Timestamp::from_millis(-7);
         assert_eq!(read_due(&due(at, &[9; 16])).unwrap(), (at, [9; 16]));
         let owner = Owner::Session(SessionId::parse("s").unwrap());
-        let cart = Cart::open(
-            CartId::new(Uuid::from_u128(7)),
-            owner.clone(),
-            Timestamp::from_hour(5),
-        );
+        let cart = Cart::open(CartId::new(Uuid::from_u128(7)), owner.clone(), Timestamp::from_hour(5));
         let read = read_activity(&activity(Activity::Active, &cart)).unwrap();
         assert_eq!(read, (Activity::Active, 5, owner, cart.cart_id));
     }

@@ -53,51 +53,36 @@ pub struct EmbeddedStore {
 
 impl std::fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EmbeddedStore")
-            .field("path", &self.options.path)
-            .finish_non_exhaustive()
+        f.debug_struct("EmbeddedStore").field("path", &self.options.path).finish_non_exhaustive()
     }
 }
 
 impl EmbeddedStore {
     /// Opens the store, making it where there is none.
     pub fn open(options: Options) -> Result<Self, OpenError> {
-        let open::Opened {
-            db,
-            tables,
-            due,
-            now_ms,
-            lock,
-        } = open::open(&options)?;
+        let open::Opened { db, tables, groups, due, now_ms, lock } = open::open(&options)?;
         let progress = Arc::new(Progress::new(due, now_ms));
         let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
         let writer = Writer::start(
             db.clone(),
             tables.clone(),
-            due,
+            (groups, due),
             Arc::clone(&progress),
             space,
             options.write_queue,
         )
-        .map_err(|source| OpenError::Io {
-            path: options.path.clone(),
-            source,
-        })?;
-        Ok(Self {
-            writer,
-            db,
-            tables,
-            progress,
-            options,
-            cleaned_to: Mutex::default(),
-            _lock: lock,
-        })
+        .map_err(|source| OpenError::Io { path: options.path.clone(), source })?;
+        Ok(Self { writer, db, tables, progress, options, cleaned_to: Mutex::default(), _lock: lock })
     }
 
     /// Finishes what waits and takes no more writes; readers go on.
     pub fn close(&self) {
         self.writer.stop();
-        if let Err(error) = self.db.persist(PersistMode::SyncAll) {
+        let closed = self.db.persist(PersistMode::SyncAll).and_then(|()| {
+            let groups = open::committed_groups(&self.tables)?;
+            open::note_groups(&self.options.path, groups).map_err(fjall::Error::Io)
+        });
+        if let Err(error) = closed {
             tracing::error!(?error, "sync the store while closing it");
         }
     }
@@ -111,11 +96,7 @@ impl EmbeddedStore {
         // Asked before the view is taken: once holds are no longer due, every later view has them settled.
         let due = self.progress.hold_due();
         let view = self.view();
-        let expired = if due <= now {
-            stock::expired_holds(&view, due, now)?
-        } else {
-            ExpiredHolds::new()
-        };
+        let expired = if due <= now { stock::expired_holds(&view, due, now)? } else { ExpiredHolds::new() };
         Ok((expired, view))
     }
 
@@ -147,14 +128,8 @@ impl Upkeep for EmbeddedStore {
     }
 
     async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        let from = self
-            .cleaned_to
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let (removed, next) = self
-            .write(now, move |tx| carts::clean(tx, from, now, limit))
-            .await?;
+        let from = self.cleaned_to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (removed, next) = self.write(now, move |tx| carts::clean(tx, from, now, limit)).await?;
         *self.cleaned_to.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or_default();
         Ok(removed)
     }

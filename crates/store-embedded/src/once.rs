@@ -35,17 +35,11 @@ pub(crate) fn run<T: Answer>(
                 return Err(Refusal::KeyReused.into());
             }
             let value = T::recall(tx, known.outcome)?;
-            return value
-                .map(Done::again)
-                .ok_or_else(|| Damaged("idempotency key").into());
+            return value.map(Done::again).ok_or_else(|| Damaged("idempotency key").into());
         }
     }
     let value = command(tx)?;
-    tx.put(
-        Table::Remembered,
-        key,
-        codec::once::encode(&once, &value.remember()),
-    );
+    tx.put(Table::Remembered, key, codec::once::encode(&once, &value.remember()));
     Ok(Done::first(value))
 }
 
@@ -89,9 +83,7 @@ impl Answer for Placed {
             return Ok(None);
         };
         let order = crate::orders::read(look, order_id)?.ok_or_else(|| {
-            StoreError::Corrupt(format!(
-                "an idempotency key names order {order_id}, which is not there"
-            ))
+            StoreError::Corrupt(format!("an idempotency key names order {order_id}, which is not there"))
         })?;
         Ok(Some(Self(order.as_placed())))
     }
@@ -99,10 +91,7 @@ impl Answer for Placed {
 
 impl Answer for mw_store::products::Imported {
     fn remember(&self) -> Outcome {
-        Outcome::Imported {
-            product_id: self.product_id.clone(),
-            created: self.created,
-        }
+        Outcome::Imported { product_id: self.product_id.clone(), created: self.created }
     }
 
     fn recall(_: &dyn Look, outcome: Outcome) -> Result<Option<Self>> {

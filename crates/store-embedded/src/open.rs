@@ -3,6 +3,7 @@
 //! ```text
 //! <path>/LOCK     held by the process that serves the store
 //! <path>/FORMAT   the version of what is stored
+//! <path>/GROUPS   how many groups of writes were committed when it was last closed or opened: fewer later are a loss
 //! <path>/db/      the tables
 //! ```
 
@@ -18,7 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::stock::first_due;
 use crate::tables::{ExpiryFilter, Table, Tables};
-use crate::tx::Due;
+use crate::tx::{Due, GROUPS_KEY};
 use crate::view::{Look, View};
 
 /// The version of the directory's layout and of all values in it.
@@ -72,11 +73,7 @@ pub enum OpenError {
         "open data directory {}: its amounts are in {stored}, and shop.currency is {configured}",
         path.display()
     )]
-    Currency {
-        path: PathBuf,
-        stored: String,
-        configured: Currency,
-    },
+    Currency { path: PathBuf, stored: String, configured: Currency },
     #[error("open data directory {}: it is damaged ({detail}); restore it from a backup", path.display())]
     Damaged { path: PathBuf, detail: String },
 }
@@ -85,6 +82,7 @@ pub enum OpenError {
 pub(crate) struct Opened {
     pub(crate) db: Database,
     pub(crate) tables: Tables,
+    pub(crate) groups: u64,
     pub(crate) due: Due,
     pub(crate) now_ms: Arc<AtomicI64>,
     pub(crate) lock: File,
@@ -103,17 +101,11 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
     let (db, tables) = open_tables(options, &now_ms).map_err(|error| fjall_error(path, error))?;
     check_currency(options, &db, &tables)?;
-    let due = first_dues(&View::new(&db, &tables)).map_err(|error| OpenError::Damaged {
-        path: path.to_owned(),
-        detail: error.to_string(),
-    })?;
-    Ok(Opened {
-        db,
-        tables,
-        due,
-        now_ms,
-        lock,
-    })
+    let groups = committed_groups(&tables).map_err(|error| fjall_error(path, error))?;
+    check_groups(path, groups)?;
+    let due = first_dues(&View::new(&db, &tables))
+        .map_err(|error| OpenError::Damaged { path: path.to_owned(), detail: error.to_string() })?;
+    Ok(Opened { db, tables, groups, due, now_ms, lock })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {
@@ -130,10 +122,7 @@ fn fjall_error(path: &Path, error: fjall::Error) -> OpenError {
     match error {
         fjall::Error::Locked => OpenError::Locked(path.to_owned()),
         fjall::Error::Io(source) if source.kind() != ErrorKind::UnexpectedEof => io_error(path, source),
-        other => OpenError::Damaged {
-            path: path.to_owned(),
-            detail: format!("{other:?}"),
-        },
+        other => OpenError::Damaged { path: path.to_owned(), detail: format!("{other:?}") },
     }
 }
 
@@ -142,19 +131,13 @@ fn is_new(path: &Path) -> Result<bool, OpenError> {
     if path.join("FORMAT").exists() {
         return Ok(false);
     }
+    if path.join("db").exists() {
+        let detail = "the file FORMAT is missing".to_owned();
+        return Err(OpenError::Damaged { path: path.to_owned(), detail });
+    }
     for entry in std::fs::read_dir(path).map_err(|source| io_error(path, source))? {
         let name = entry.map_err(|source| io_error(path, source))?.file_name();
-        if name == "db" {
-            let detail = "the file FORMAT is missing".to_owned();
-            return Err(OpenError::Damaged {
-                path: path.to_owned(),
-                detail,
-            });
-        }
-        if !["LOCK", "FORMAT.new", "lost+found"]
-            .iter()
-            .any(|known| name == *known)
-        {
+        if !["LOCK", "FORMAT.new", "lost+found"].iter().any(|known| name == *known) {
             return Err(OpenError::Foreign(path.to_owned()));
         }
     }
@@ -176,34 +159,56 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 fn write_format(path: &Path) -> std::io::Result<()> {
-    let new = path.join("FORMAT.new");
+    replace_file(path, "FORMAT", &format!("{FORMAT_NAME} {FORMAT}\n"))
+}
+
+/// Writes a small file so that it is there whole or as it was.
+fn replace_file(path: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let new = path.join(format!("{name}.new"));
     let mut file = File::create(&new)?;
-    writeln!(file, "{FORMAT_NAME} {FORMAT}")?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(new, path.join("FORMAT"))?;
+    std::fs::rename(new, path.join(name))?;
     File::open(path)?.sync_all()
+}
+
+pub(crate) fn committed_groups(tables: &Tables) -> fjall::Result<u64> {
+    let row = tables.get(Table::Meta).get(GROUPS_KEY)?;
+    Ok(row.and_then(|row| row.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes))
+}
+
+/// Notes how many groups the store has, so that losing one of them does not go unseen.
+pub(crate) fn note_groups(path: &Path, groups: u64) -> std::io::Result<()> {
+    replace_file(path, "GROUPS", &format!("{groups}\n"))
+}
+
+/// The engine cuts a journal off where it makes no sense, as a crash leaves it. Where that cost groups that were known to
+/// be on disk, it was no crash.
+fn check_groups(path: &Path, groups: u64) -> Result<(), OpenError> {
+    let noted = match std::fs::read_to_string(path.join("GROUPS")) {
+        Ok(text) => text.trim().parse().unwrap_or(u64::MAX),
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(io_error(path, error)),
+    };
+    if groups < noted {
+        let detail = format!("{noted} groups of writes were on disk and {groups} are left");
+        return Err(OpenError::Damaged { path: path.to_owned(), detail });
+    }
+    note_groups(path, groups).map_err(|source| io_error(path, source))
 }
 
 fn check_format(path: &Path) -> Result<(), OpenError> {
     let mut text = String::new();
     let read = File::open(path.join("FORMAT")).and_then(|file| file.take(64).read_to_string(&mut text));
     read.map_err(|source| io_error(path, source))?;
-    let version = text
-        .trim()
-        .strip_prefix(FORMAT_NAME)
-        .and_then(|version| version.trim().parse::<u32>().ok());
+    let version =
+        text.trim().strip_prefix(FORMAT_NAME).and_then(|version| version.trim().parse::<u32>().ok());
     match version {
-        Some(found) if found > FORMAT => Err(OpenError::Newer {
-            path: path.to_owned(),
-            found,
-        }),
+        Some(found) if found > FORMAT => Err(OpenError::Newer { path: path.to_owned(), found }),
         Some(_) => Ok(()),
         None => {
             let detail = "the file FORMAT makes no sense".to_owned();
-            Err(OpenError::Damaged {
-                path: path.to_owned(),
-                detail,
-            })
+            Err(OpenError::Damaged { path: path.to_owned(), detail })
         }
     }
 }

@@ -33,10 +33,7 @@ impl Orders for EmbeddedStore {
                 once::run(tx, once, command.now, |tx| place(tx, command).map(Placed))
             })
             .await?;
-        Ok(Done {
-            value: done.value.0,
-            replayed: done.replayed,
-        })
+        Ok(Done { value: done.value.0, replayed: done.replayed })
     }
 
     async fn order(&self, order_id: OrderId) -> Result<Option<Order>> {
@@ -74,12 +71,7 @@ impl Orders for EmbeddedStore {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        list(
-            &self.view(),
-            geo_zone.map_or(OrderList::All, OrderList::Zone),
-            period,
-            &request,
-        )
+        list(&self.view(), geo_zone.map_or(OrderList::All, OrderList::Zone), period, &request)
     }
 
     async fn sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
@@ -91,8 +83,7 @@ impl Orders for EmbeddedStore {
             return Ok(0);
         }
         let note = note.to_owned();
-        self.write(now, move |tx| cancel_unpaid(tx, now, &note, limit))
-            .await
+        self.write(now, move |tx| cancel_unpaid(tx, now, &note, limit)).await
     }
 }
 
@@ -121,10 +112,7 @@ fn list(look: &dyn Look, list: OrderList<'_>, period: Period, request: &PageRequ
     let prefix = list.prefix();
     let end = list.until(period.from).or_else(|| keys::after_prefix(&prefix));
     let rows = List {
-        span: Span {
-            from: list.before(period.to),
-            to: end,
-        },
+        span: Span { from: list.before(period.to), to: end },
         prefix,
         reverse: false,
         is_position: |tail| tail.len() == keys::TIME_ID_LEN,
@@ -148,15 +136,10 @@ fn place(tx: &mut Tx, command: PlaceOrder) -> Result<Order> {
     let now = command.now;
     let (demands, cart) = match command.basket {
         Basket::Lines(lines) => (lines, None),
-        Basket::Cart {
-            expected_version,
-            lifetime,
-        } => {
+        Basket::Cart { expected_version, lifetime } => {
             let owner = Owner::User(command.user_id.clone());
             let cart = carts::expected(carts::read_active(tx, &owner, now)?, expected_version)?;
-            let cart = cart
-                .filter(|cart| !cart.lines.is_empty())
-                .ok_or(Refusal::CartEmpty)?;
+            let cart = cart.filter(|cart| !cart.lines.is_empty()).ok_or(Refusal::CartEmpty)?;
             (cart_demands(&cart), Some((cart, lifetime)))
         }
     };
@@ -183,14 +166,7 @@ fn place(tx: &mut Tx, command: PlaceOrder) -> Result<Order> {
     };
     stock::settle_due(tx, now)?;
     stock::check_demands(tx, &order.geo_zone, lines(&order))?;
-    stock::move_lines(
-        tx,
-        &order.geo_zone,
-        lines(&order),
-        Cause::Hold,
-        order.order_id.uuid(),
-        now,
-    )?;
+    stock::move_lines(tx, &order.geo_zone, lines(&order), Cause::Hold, order.order_id.uuid(), now)?;
     save_new(tx, &order, &[order.created_event()]);
     if let Some((before, lifetime)) = cart {
         let mut cart = before.clone();
@@ -203,68 +179,34 @@ fn place(tx: &mut Tx, command: PlaceOrder) -> Result<Order> {
 fn cart_demands(cart: &Cart) -> Vec<Demand> {
     cart.lines
         .iter()
-        .map(|line| Demand {
-            product_id: line.product_id.clone(),
-            quantity: line.quantity,
-        })
+        .map(|line| Demand { product_id: line.product_id.clone(), quantity: line.quantity })
         .collect()
 }
 
 fn price(look: &dyn Look, demands: Vec<Demand>) -> Result<Vec<OrderLine>> {
     demands
         .into_iter()
-        .map(
-            |Demand { product_id, quantity }| match products::read_tag(look, &product_id)? {
-                Some((name, price)) => Ok(OrderLine {
-                    product_id,
-                    name,
-                    price,
-                    quantity,
-                }),
-                None => Err(Refusal::ProductNotFound(product_id).into()),
-            },
-        )
+        .map(|Demand { product_id, quantity }| match products::read_tag(look, &product_id)? {
+            Some((name, price)) => Ok(OrderLine { product_id, name, price, quantity }),
+            None => Err(Refusal::ProductNotFound(product_id).into()),
+        })
         .collect()
 }
 
 /// Writes an order with its place in every list and in what waits for payment.
 pub(crate) fn save_new(tx: &mut Tx, order: &Order, events: &[OrderEvent]) {
-    for list in [
-        OrderList::Customer(&order.user_id),
-        OrderList::Zone(&order.geo_zone),
-        OrderList::All,
-    ] {
-        tx.put(
-            list_table(list),
-            list.key(order.created_at, order.order_id),
-            Vec::new(),
-        );
+    for list in [OrderList::Customer(&order.user_id), OrderList::Zone(&order.geo_zone), OrderList::All] {
+        tx.put(list_table(list), list.key(order.created_at, order.order_id), Vec::new());
     }
     if order.status == OrderStatus::Created {
-        tx.put(
-            Table::PaymentsDue,
-            keys::due(order.pay_by, order.order_id.as_bytes()),
-            Vec::new(),
-        );
+        tx.put(Table::PaymentsDue, keys::due(order.pay_by, order.order_id.as_bytes()), Vec::new());
         tx.due.payment = tx.due.payment.min(order.pay_by);
     }
-    tx.put(
-        Table::Orders,
-        keys::order(order.order_id),
-        codec::orders::encode(order, events),
-    );
+    tx.put(Table::Orders, keys::order(order.order_id), codec::orders::encode(order, events));
 }
 
 fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
-    let SetStatus {
-        order_id,
-        of_user,
-        to,
-        note,
-        expected_version,
-        now,
-        ..
-    } = command;
+    let SetStatus { order_id, of_user, to, note, expected_version, now, .. } = command;
     let found = read_with_events(tx, order_id)?
         .filter(|(order, _)| of_user.as_ref().is_none_or(|user_id| order.user_id == *user_id));
     let (mut order, mut events) = found.ok_or(Refusal::OrderNotFound(order_id))?;
@@ -284,11 +226,7 @@ fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
     let was_sale = order.status.is_sale();
     events.push(order.advance(to, note, now));
     count_sale(tx, &order, was_sale, to.is_sale())?;
-    tx.put(
-        Table::Orders,
-        keys::order(order_id),
-        codec::orders::encode(&order, &events),
-    );
+    tx.put(Table::Orders, keys::order(order_id), codec::orders::encode(&order, &events));
     Ok(order)
 }
 
@@ -299,10 +237,7 @@ pub(crate) fn count_sale(tx: &mut Tx, order: &Order, was_sale: bool, is_sale: bo
     }
     let key = keys::sales(order.created_at.date(), &order.geo_zone);
     let row = tx.get(Table::Sales, &key)?;
-    let mut sums = row
-        .map(|row| codec::orders::decode_sums(&row))
-        .transpose()?
-        .unwrap_or_default();
+    let mut sums = row.map(|row| codec::orders::decode_sums(&row)).transpose()?.unwrap_or_default();
     if is_sale {
         sums.orders += 1;
         sums.units += order.units();
@@ -343,10 +278,7 @@ fn sales(look: &dyn Look, geo_zone: Option<&GeoZone>, period: Period) -> Result<
         if period.from <= whole.from && whole.to <= period.to {
             add_sums(look, day, geo_zone, &mut found)?;
         } else {
-            let part = Period {
-                from: period.from.max(whole.from),
-                to: period.to.min(whole.to),
-            };
+            let part = Period { from: period.from.max(whole.from), to: period.to.min(whole.to) };
             add_orders(look, part, geo_zone, &mut found)?;
         }
         day = day.next();
@@ -369,18 +301,13 @@ fn add_sums(
     geo_zone: Option<&GeoZone>,
     found: &mut BTreeMap<(Date, GeoZone), Sums>,
 ) -> Result<()> {
-    look.scan(
-        Table::Sales,
-        &Span::prefix(keys::sales_of_day(day)),
-        false,
-        &mut |key, value| {
-            let (date, zone) = keys::read_sales(key)?;
-            if geo_zone.is_none_or(|asked| *asked == zone) {
-                found.insert((date, zone), codec::orders::decode_sums(value)?);
-            }
-            Ok(ControlFlow::Continue(()))
-        },
-    )
+    look.scan(Table::Sales, &Span::prefix(keys::sales_of_day(day)), false, &mut |key, value| {
+        let (date, zone) = keys::read_sales(key)?;
+        if geo_zone.is_none_or(|asked| *asked == zone) {
+            found.insert((date, zone), codec::orders::decode_sums(value)?);
+        }
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 fn add_orders(
@@ -390,20 +317,13 @@ fn add_orders(
     found: &mut BTreeMap<(Date, GeoZone), Sums>,
 ) -> Result<()> {
     let list = geo_zone.map_or(OrderList::All, OrderList::Zone);
-    let end = list
-        .until(period.from)
-        .or_else(|| keys::after_prefix(&list.prefix()));
-    let span = Span {
-        from: list.before(period.to),
-        to: end,
-    };
+    let end = list.until(period.from).or_else(|| keys::after_prefix(&list.prefix()));
+    let span = Span { from: list.before(period.to), to: end };
     look.scan(list_table(list), &span, false, &mut |key, _| {
         let (_, order_id) = keys::read_order(key)?;
         let order = listed(look, order_id)?;
         if order.status.is_sale() {
-            let sums = found
-                .entry((order.created_at.date(), order.geo_zone.clone()))
-                .or_default();
+            let sums = found.entry((order.created_at.date(), order.geo_zone.clone())).or_default();
             sums.orders += 1;
             sums.units += order.units();
             sums.revenue = sums.revenue.saturating_add(order.total);

@@ -75,38 +75,27 @@ impl Products for EmbeddedStore {
         let (expired, view) = self.view_with_expired_holds(now)?;
         let list = category_list(query);
         let prefix = list.prefix.len();
-        page(
-            &view,
-            Table::ProductsByCategory,
-            &list,
-            &request,
-            &mut |key, _| {
-                let id = key.get(prefix + 8..).and_then(|id| std::str::from_utf8(id).ok());
-                let id = id
-                    .and_then(|id| ProductId::parse(id).ok())
-                    .ok_or(codec::Damaged("category key"))?;
-                let available = match &query.geo_zone {
-                    Some(zone) => Some(stock::available(&view, &expired, &id, zone)?),
-                    None => None,
-                };
-                if query.in_stock && available == Some(0) {
-                    return Ok(None);
-                }
-                let product = read(&view, &id)?.ok_or_else(|| {
-                    StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
-                })?;
-                Ok(Some(Listed { product, available }))
-            },
-        )
+        page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
+            let id = key.get(prefix + 8..).and_then(|id| std::str::from_utf8(id).ok());
+            let id = id.and_then(|id| ProductId::parse(id).ok()).ok_or(codec::Damaged("category key"))?;
+            let available = match &query.geo_zone {
+                Some(zone) => Some(stock::available(&view, &expired, &id, zone)?),
+                None => None,
+            };
+            if query.in_stock && available == Some(0) {
+                return Ok(None);
+            }
+            let product = read(&view, &id)?.ok_or_else(|| {
+                StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
+            })?;
+            Ok(Some(Listed { product, available }))
+        })
     }
 
     async fn categories(&self, request: PageRequest) -> Result<Page<Category>> {
         let view = self.view();
         let mut span = match &request.after {
-            None => Span {
-                from: Vec::new(),
-                to: None,
-            },
+            None => Span { from: Vec::new(), to: None },
             Some(Position(after)) => {
                 let last = keys::read_category(after).map_err(|_| Refusal::InvalidCursor)?;
                 after_category(&last)
@@ -143,22 +132,14 @@ fn after_category(category: &Category) -> Span {
 fn category_list(query: &CategoryQuery) -> List {
     let prefix = keys::category(&query.category);
     let whole = Span::prefix(prefix.clone());
-    let from = query
-        .min_price
-        .map_or(whole.from, |min| keys::category_from(&query.category, min));
+    let from = query.min_price.map_or(whole.from, |min| keys::category_from(&query.category, min));
     let to = match query.max_price {
-        Some(max) => Some(keys::category_from(
-            &query.category,
-            Money::from_minor(max.as_minor().saturating_add(1)),
-        )),
+        Some(max) => {
+            Some(keys::category_from(&query.category, Money::from_minor(max.as_minor().saturating_add(1))))
+        }
         None => whole.to,
     };
-    List {
-        prefix,
-        span: Span { from, to },
-        reverse: query.descending,
-        is_position: |tail| tail.len() > 8,
-    }
+    List { prefix, span: Span { from, to }, reverse: query.descending, is_position: |tail| tail.len() > 8 }
 }
 
 pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {
@@ -188,10 +169,7 @@ fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
         product.updated_at = product.updated_at.max(before.updated_at);
     }
     save(tx, before.as_ref(), &product);
-    Ok(Put {
-        product,
-        created: before.is_none(),
-    })
+    Ok(Put { product, created: before.is_none() })
 }
 
 pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
@@ -205,21 +183,11 @@ pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
             tx.put(Table::ProductsByCategory, place, Vec::new());
         }
     }
-    tx.put(
-        Table::Products,
-        keys::product(&product.product_id),
-        codec::products::encode(product),
-    );
+    tx.put(Table::Products, keys::product(&product.product_id), codec::products::encode(product));
 }
 
 fn import(tx: &mut Tx, command: ImportProduct) -> Result<Imported> {
-    let ImportProduct {
-        product,
-        stock: zones,
-        op,
-        now,
-        ..
-    } = command;
+    let ImportProduct { product, stock: zones, op, now, .. } = command;
     stock::settle_due(tx, now)?;
     let product_id = product.product_id.clone();
     let created = put(tx, product)?.created;

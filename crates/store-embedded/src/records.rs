@@ -35,14 +35,8 @@ const EXPORTED: [Table; 9] = [
 #[async_trait]
 impl Records for EmbeddedStore {
     async fn export(&self) -> Result<Box<dyn Export>> {
-        let rows = EXPORTED
-            .iter()
-            .map(|table| self.tables.get(*table).approximate_len() as u64)
-            .sum();
-        Ok(Box::new(Exported {
-            view: self.view(),
-            rows,
-        }))
+        let rows = EXPORTED.iter().map(|table| self.tables.get(*table).approximate_len() as u64).sum();
+        Ok(Box::new(Exported { view: self.view(), rows }))
     }
 
     async fn import(&self, records: Vec<Record>, checkpoint: Checkpoint) -> Result<()> {
@@ -50,11 +44,7 @@ impl Records for EmbeddedStore {
             for record in records {
                 import(tx, record)?;
             }
-            tx.put(
-                Table::Meta,
-                progress_key(&checkpoint.import),
-                checkpoint.done.to_be_bytes().to_vec(),
-            );
+            tx.put(Table::Meta, progress_key(&checkpoint.import), checkpoint.done.to_be_bytes().to_vec());
             Ok(())
         })
         .await
@@ -120,10 +110,7 @@ impl Export for Exported {
             if items.len() >= request.limit {
                 let number = u8::try_from(at).unwrap_or(u8::MAX);
                 let position = [&[number], last.unwrap_or_default().as_slice()].concat();
-                return Ok(Page {
-                    items,
-                    next: Some(Position(position)),
-                });
+                return Ok(Page { items, next: Some(Position(position)) });
             }
             at += 1;
         }
@@ -136,10 +123,9 @@ fn read(view: &View, table: Table, key: &[u8], value: &[u8]) -> Result<Record> {
         Table::Products => Record::Product(codec::products::decode(value)?),
         Table::Stock => read_stock(view, key, value)?,
         Table::Carts | Table::ClosedCarts => Record::Cart(codec::carts::decode(value)?),
-        Table::CartChanges => Record::CartChange {
-            owner: read_owner(key)?,
-            change: codec::carts::decode_change(value)?,
-        },
+        Table::CartChanges => {
+            Record::CartChange { owner: read_owner(key)?, change: codec::carts::decode_change(value)? }
+        }
         Table::Sessions => Record::Session(codec::sessions::decode(value)?),
         Table::Reservations => Record::Reservation(codec::stock::decode_reservation(value)?.0),
         Table::Orders => {
@@ -154,24 +140,11 @@ fn read_stock(view: &View, key: &[u8], value: &[u8]) -> Result<Record> {
     let (product_id, geo_zone) = keys::read_stock(key)?;
     let (level, updated_at) = codec::stock::decode_level(value)?;
     let mut ledger = Vec::new();
-    view.scan(
-        Table::Ledger,
-        &Span::prefix(keys::ledger(&product_id, &geo_zone)),
-        false,
-        &mut |_, value| {
-            ledger.push(codec::stock::decode_movement(value)?);
-            Ok(ControlFlow::Continue(()))
-        },
-    )?;
-    Ok(Record::Stock {
-        stock: ZoneStock {
-            product_id,
-            geo_zone,
-            level,
-            updated_at,
-        },
-        ledger,
-    })
+    view.scan(Table::Ledger, &Span::prefix(keys::ledger(&product_id, &geo_zone)), false, &mut |_, value| {
+        ledger.push(codec::stock::decode_movement(value)?);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(Record::Stock { stock: ZoneStock { product_id, geo_zone, level, updated_at }, ledger })
 }
 
 /// The owner that a key of line changes begins with.
@@ -179,10 +152,7 @@ fn read_owner(key: &[u8]) -> Result<Owner> {
     let damaged = || Damaged("cart change key");
     let (kind, rest) = key.split_first().ok_or_else(damaged)?;
     let end = rest.iter().position(|byte| *byte == 0).ok_or_else(damaged)?;
-    let id = rest
-        .get(..end)
-        .and_then(|id| std::str::from_utf8(id).ok())
-        .ok_or_else(damaged)?;
+    let id = rest.get(..end).and_then(|id| std::str::from_utf8(id).ok()).ok_or_else(damaged)?;
     Ok(match kind {
         b'u' => Owner::User(UserId::parse(id).map_err(|_| damaged())?),
         _ => Owner::Session(SessionId::parse(id).map_err(|_| damaged())?),
@@ -203,11 +173,7 @@ fn import(tx: &mut Tx, record: Record) -> Result<()> {
         Record::Order { order, events } => import_order(tx, &order, &events),
         Record::Remembered(remembered) => {
             let key = remembered.once.key.as_str().as_bytes().to_vec();
-            tx.put(
-                Table::Remembered,
-                key,
-                codec::once::encode(&remembered.once, &remembered.outcome),
-            );
+            tx.put(Table::Remembered, key, codec::once::encode(&remembered.once, &remembered.outcome));
             Ok(())
         }
     }
@@ -233,11 +199,7 @@ fn import_stock(tx: &mut Tx, stock: &ZoneStock, ledger: &[Movement]) -> Result<(
         stock::record(tx, &stock.product_id, &stock.geo_zone, movement);
     }
     let key = keys::stock(&stock.product_id, &stock.geo_zone);
-    tx.put(
-        Table::Stock,
-        key,
-        codec::stock::encode_level(stock.level, stock.updated_at),
-    );
+    tx.put(Table::Stock, key, codec::stock::encode_level(stock.level, stock.updated_at));
     Ok(())
 }
 
@@ -266,18 +228,9 @@ fn import_session(tx: &mut Tx, session: &Session) -> Result<()> {
 }
 
 fn import_reservation(tx: &mut Tx, reservation: &Reservation) -> Result<()> {
-    let row = tx.get(
-        Table::Reservations,
-        &keys::reservation(reservation.reservation_id),
-    )?;
-    if let Some((before, _)) = row
-        .map(|row| codec::stock::decode_reservation(&row))
-        .transpose()?
-    {
-        tx.remove(
-            Table::HoldsDue,
-            keys::due(before.expires_at, before.reservation_id.as_bytes()),
-        );
+    let row = tx.get(Table::Reservations, &keys::reservation(reservation.reservation_id))?;
+    if let Some((before, _)) = row.map(|row| codec::stock::decode_reservation(&row)).transpose()? {
+        tx.remove(Table::HoldsDue, keys::due(before.expires_at, before.reservation_id.as_bytes()));
     }
     stock::save_reservation(tx, reservation, reservation.expires_at);
     Ok(())
@@ -285,21 +238,12 @@ fn import_reservation(tx: &mut Tx, reservation: &Reservation) -> Result<()> {
 
 fn import_order(tx: &mut Tx, order: &Order, events: &[OrderEvent]) -> Result<()> {
     if let Some(before) = orders::read(tx, order.order_id)? {
-        for list in [
-            OrderList::Customer(&before.user_id),
-            OrderList::Zone(&before.geo_zone),
-            OrderList::All,
-        ] {
-            tx.remove(
-                orders::list_table(list),
-                list.key(before.created_at, before.order_id),
-            );
+        for list in [OrderList::Customer(&before.user_id), OrderList::Zone(&before.geo_zone), OrderList::All]
+        {
+            tx.remove(orders::list_table(list), list.key(before.created_at, before.order_id));
         }
         if before.status == OrderStatus::Created {
-            tx.remove(
-                Table::PaymentsDue,
-                keys::due(before.pay_by, before.order_id.as_bytes()),
-            );
+            tx.remove(Table::PaymentsDue, keys::due(before.pay_by, before.order_id.as_bytes()));
         }
         orders::count_sale(tx, &before, before.status.is_sale(), false)?;
     }

@@ -91,15 +91,10 @@ impl Sessions for EmbeddedStore {
             let prefix = keys::user_sessions(&user_id);
             let skip = prefix.len() + 8;
             let mut rows = Vec::new();
-            tx.scan(
-                Table::SessionsByUser,
-                &Span::prefix(prefix),
-                false,
-                &mut |key, _| {
-                    rows.push(key.to_vec());
-                    Ok(std::ops::ControlFlow::Continue(()))
-                },
-            )?;
+            tx.scan(Table::SessionsByUser, &Span::prefix(prefix), false, &mut |key, _| {
+                rows.push(key.to_vec());
+                Ok(std::ops::ControlFlow::Continue(()))
+            })?;
             for key in rows {
                 if let Some(session) = read_listed(tx, &key, skip, &user_id, now)? {
                     remove(tx, &session);
@@ -128,10 +123,8 @@ fn read_listed(
     user_id: &UserId,
     now: Timestamp,
 ) -> Result<Option<Session>> {
-    let id = key
-        .get(skip..)
-        .and_then(|id| std::str::from_utf8(id).ok())
-        .and_then(|id| SessionId::parse(id).ok());
+    let id =
+        key.get(skip..).and_then(|id| std::str::from_utf8(id).ok()).and_then(|id| SessionId::parse(id).ok());
     let id = id.ok_or(codec::Damaged("session list key"))?;
     let session = read(look, &id, now)?;
     // An id may have been used again since: the row counts only for the session that wrote it.
@@ -144,17 +137,9 @@ fn read_listed(
 pub(crate) fn save(tx: &mut Tx, session: &Session) {
     if let Some(user_id) = &session.user_id {
         let key = keys::user_session(user_id, session.created_at, &session.session_id);
-        tx.put(
-            Table::SessionsByUser,
-            key,
-            codec::sessions::encode_until(session.expires_at),
-        );
+        tx.put(Table::SessionsByUser, key, codec::sessions::encode_until(session.expires_at));
     }
-    tx.put(
-        Table::Sessions,
-        keys::session(&session.session_id),
-        codec::sessions::encode(session),
-    );
+    tx.put(Table::Sessions, keys::session(&session.session_id), codec::sessions::encode(session));
 }
 
 pub(crate) fn remove(tx: &mut Tx, session: &Session) {
@@ -168,16 +153,7 @@ pub(crate) fn remove(tx: &mut Tx, session: &Session) {
 }
 
 fn login(tx: &mut Tx, command: Login) -> Result<LoggedIn> {
-    let Login {
-        session_id,
-        user_id,
-        mode,
-        new_cart_id,
-        session_lifetime,
-        cart_lifetime,
-        now,
-        ..
-    } = command;
+    let Login { session_id, user_id, mode, new_cart_id, session_lifetime, cart_lifetime, now, .. } = command;
     let mut session = read(tx, &session_id, now)?.ok_or(Refusal::SessionNotFound)?;
     match &session.user_id {
         Some(bound) if *bound != user_id => return Err(Refusal::SessionBound.into()),

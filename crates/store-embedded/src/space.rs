@@ -16,20 +16,12 @@ pub(crate) struct FreeSpace {
 
 impl FreeSpace {
     pub(crate) fn new(path: PathBuf, min_bytes: u64) -> Self {
-        Self {
-            path,
-            min_bytes,
-            asked_at: None,
-            answer: Ok(()),
-        }
+        Self { path, min_bytes, asked_at: None, answer: Ok(()) }
     }
 
     /// Whether there is room enough; the error says how much is missing.
     pub(crate) fn check(&mut self) -> Result<(), String> {
-        if self
-            .asked_at
-            .is_none_or(|asked_at| asked_at.elapsed() >= INTERVAL)
-        {
+        if self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= INTERVAL) {
             self.asked_at = Some(Instant::now());
             self.answer = self.ask();
         }

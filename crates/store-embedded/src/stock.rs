@@ -41,8 +41,7 @@ impl Stock for EmbeddedStore {
     ) -> Result<Option<ZoneStock>> {
         let (expired, view) = self.view_with_expired_holds(now)?;
         let row = view.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-        row.map(|row| read_zone(&expired, product_id.clone(), geo_zone.clone(), &row))
-            .transpose()
+        row.map(|row| read_zone(&expired, product_id.clone(), geo_zone.clone(), &row)).transpose()
     }
 
     async fn product_stock(
@@ -53,29 +52,17 @@ impl Stock for EmbeddedStore {
     ) -> Result<Vec<ZoneStock>> {
         let (expired, view) = self.view_with_expired_holds(now)?;
         let mut zones = Vec::new();
-        view.scan(
-            Table::Stock,
-            &Span::prefix(keys::zones(product_id)),
-            false,
-            &mut |key, value| {
-                let (product_id, zone) = keys::read_stock(key)?;
-                zones.push(read_zone(&expired, product_id, zone, value)?);
-                Ok(ControlFlow::Continue(()))
-            },
-        )?;
+        view.scan(Table::Stock, &Span::prefix(keys::zones(product_id)), false, &mut |key, value| {
+            let (product_id, zone) = keys::read_stock(key)?;
+            zones.push(read_zone(&expired, product_id, zone, value)?);
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(zones)
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
         self.write(command.now, move |tx| {
-            let SetOnHand {
-                product_id,
-                geo_zone,
-                on_hand,
-                expected_on_hand,
-                op,
-                now,
-            } = command;
+            let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
             check_product(tx, &product_id)?;
             settle_due(tx, now)?;
             let current = zone(tx, &product_id, &geo_zone)?;
@@ -90,38 +77,17 @@ impl Stock for EmbeddedStore {
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
         self.write(command.now, move |tx| {
-            let Adjust {
-                product_id,
-                geo_zone,
-                delta,
-                reason,
-                op,
-                now,
-                once,
-            } = command;
+            let Adjust { product_id, geo_zone, delta, reason, op, now, once } = command;
             once::run(tx, once, now, |tx| {
                 check_product(tx, &product_id)?;
                 settle_due(tx, now)?;
                 let level = level(tx, &product_id, &geo_zone)?.unwrap_or_default();
-                if level
-                    .on_hand
-                    .checked_add_signed(delta)
-                    .is_some_and(|sum| sum > ON_HAND_MAX)
-                {
+                if level.on_hand.checked_add_signed(delta).is_some_and(|sum| sum > ON_HAND_MAX) {
                     let detail = format!("at most {ON_HAND_MAX} units can be on hand");
                     return Err(InvalidField::new("delta", detail).into());
                 }
-                let delta = Delta {
-                    on_hand: delta,
-                    reserved: 0,
-                };
-                let movement = Movement {
-                    at: now,
-                    op,
-                    cause: Cause::Adjust,
-                    delta,
-                    note: Some(reason),
-                };
+                let delta = Delta { on_hand: delta, reserved: 0 };
+                let movement = Movement { at: now, op, cause: Cause::Adjust, delta, note: Some(reason) };
                 apply(tx, &product_id, &geo_zone, &movement)
             })
         })
@@ -151,18 +117,13 @@ impl Stock for EmbeddedStore {
         once: Option<Once>,
     ) -> Result<Done<Reservation>> {
         self.write(now, move |tx| {
-            once::run(tx, once, now, |tx| {
-                close(tx, id, ReservationStatus::Confirmed, now)
-            })
+            once::run(tx, once, now, |tx| close(tx, id, ReservationStatus::Confirmed, now))
         })
         .await
     }
 
     async fn release(&self, id: ReservationId, now: Timestamp) -> Result<()> {
-        self.write(now, move |tx| {
-            close(tx, id, ReservationStatus::Released, now).map(drop)
-        })
-        .await
+        self.write(now, move |tx| close(tx, id, ReservationStatus::Released, now).map(drop)).await
     }
 
     async fn settle_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
@@ -186,9 +147,8 @@ pub(crate) fn expired_holds(look: &dyn Look, due: Timestamp, now: Timestamp) -> 
     for (_, id) in due_holds(look, due, now, usize::MAX)? {
         let reservation = held(look, id)?;
         for line in reservation.lines {
-            *expired
-                .entry(keys::stock(&line.product_id, &reservation.geo_zone))
-                .or_default() += u64::from(line.quantity);
+            *expired.entry(keys::stock(&line.product_id, &reservation.geo_zone)).or_default() +=
+                u64::from(line.quantity);
         }
     }
     Ok(expired)
@@ -202,9 +162,7 @@ pub(crate) fn available(
     zone: &GeoZone,
 ) -> Result<u64> {
     let row = look.get(Table::Stock, &keys::stock(product_id, zone))?;
-    let stock = row
-        .map(|row| read_zone(expired, product_id.clone(), zone.clone(), &row))
-        .transpose()?;
+    let stock = row.map(|row| read_zone(expired, product_id.clone(), zone.clone(), &row)).transpose()?;
     Ok(stock.map_or(0, |stock| stock.level.available()))
 }
 
@@ -216,32 +174,20 @@ fn read_zone(
 ) -> Result<ZoneStock> {
     let (mut level, updated_at) = codec::stock::decode_level(row)?;
     if !expired.is_empty() {
-        let ended = expired
-            .get(&keys::stock(&product_id, &geo_zone))
-            .copied()
-            .unwrap_or_default();
+        let ended = expired.get(&keys::stock(&product_id, &geo_zone)).copied().unwrap_or_default();
         level.reserved = level.reserved.saturating_sub(ended);
     }
-    Ok(ZoneStock {
-        product_id,
-        geo_zone,
-        level,
-        updated_at,
-    })
+    Ok(ZoneStock { product_id, geo_zone, level, updated_at })
 }
 
 fn zone(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone) -> Result<Option<ZoneStock>> {
     let row = look.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-    row.map(|row| read_zone(&ExpiredHolds::new(), product_id.clone(), geo_zone.clone(), &row))
-        .transpose()
+    row.map(|row| read_zone(&ExpiredHolds::new(), product_id.clone(), geo_zone.clone(), &row)).transpose()
 }
 
 pub(crate) fn level(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone) -> Result<Option<Level>> {
     let row = look.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-    Ok(row
-        .map(|row| codec::stock::decode_level(&row))
-        .transpose()?
-        .map(|(level, _)| level))
+    Ok(row.map(|row| codec::stock::decode_level(&row)).transpose()?.map(|(level, _)| level))
 }
 
 fn check_product(look: &dyn Look, product_id: &ProductId) -> Result<()> {
@@ -272,10 +218,7 @@ pub(crate) fn apply(
         updated_at,
     };
     let Ok(moved) = level.moved(movement.delta) else {
-        return Err(Refusal::StockBelowReserved {
-            current: stock(level, updated_at),
-        }
-        .into());
+        return Err(Refusal::StockBelowReserved { current: stock(level, updated_at) }.into());
     };
     let at = updated_at.max(movement.at);
     tx.put(Table::Stock, key, codec::stock::encode_level(moved, at));
@@ -298,22 +241,8 @@ pub(crate) fn set(
     now: Timestamp,
 ) -> Result<ZoneStock> {
     let level = level(tx, product_id, geo_zone)?.unwrap_or_default();
-    let delta = Delta {
-        on_hand: on_hand.cast_signed() - level.on_hand.cast_signed(),
-        reserved: 0,
-    };
-    apply(
-        tx,
-        product_id,
-        geo_zone,
-        &Movement {
-            at: now,
-            op,
-            cause: Cause::Set,
-            delta,
-            note: None,
-        },
-    )
+    let delta = Delta { on_hand: on_hand.cast_signed() - level.on_hand.cast_signed(), reserved: 0 };
+    apply(tx, product_id, geo_zone, &Movement { at: now, op, cause: Cause::Set, delta, note: None })
 }
 
 /// Moves the units of every line for one reason.
@@ -326,13 +255,7 @@ pub(crate) fn move_lines<'a>(
     now: Timestamp,
 ) -> Result<()> {
     for (product_id, quantity) in lines {
-        let movement = Movement {
-            at: now,
-            op,
-            cause,
-            delta: cause.delta(quantity),
-            note: None,
-        };
+        let movement = Movement { at: now, op, cause, delta: cause.delta(quantity), note: None };
         apply(tx, product_id, geo_zone, &movement)?;
     }
     Ok(())
@@ -348,18 +271,10 @@ pub(crate) fn check_demands<'a>(
     for (product_id, quantity) in lines {
         let available = level(look, product_id, geo_zone)?.unwrap_or_default().available();
         if available < u64::from(quantity) {
-            shortages.push(Shortage {
-                product_id: product_id.clone(),
-                requested: quantity,
-                available,
-            });
+            shortages.push(Shortage { product_id: product_id.clone(), requested: quantity, available });
         }
     }
-    if shortages.is_empty() {
-        Ok(())
-    } else {
-        Err(Refusal::OutOfStock(shortages).into())
-    }
+    if shortages.is_empty() { Ok(()) } else { Err(Refusal::OutOfStock(shortages).into()) }
 }
 
 fn demands(lines: &[Demand]) -> impl Iterator<Item = (&ProductId, u32)> {
@@ -367,24 +282,10 @@ fn demands(lines: &[Demand]) -> impl Iterator<Item = (&ProductId, u32)> {
 }
 
 fn reserve(tx: &mut Tx, command: Reserve) -> Result<Reservation> {
-    let Reserve {
-        reservation_id,
-        geo_zone,
-        lines,
-        expires_at,
-        now,
-        ..
-    } = command;
+    let Reserve { reservation_id, geo_zone, lines, expires_at, now, .. } = command;
     settle_due(tx, now)?;
     check_demands(tx, &geo_zone, demands(&lines))?;
-    move_lines(
-        tx,
-        &geo_zone,
-        demands(&lines),
-        Cause::Hold,
-        reservation_id.uuid(),
-        now,
-    )?;
+    move_lines(tx, &geo_zone, demands(&lines), Cause::Hold, reservation_id.uuid(), now)?;
     let reservation = Reservation {
         reservation_id,
         geo_zone,
@@ -409,11 +310,7 @@ pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation, now: Time
         now.plus_seconds(CLOSED_KEPT_SECONDS)
     };
     let value = codec::stock::encode_reservation(reservation, keep_until);
-    tx.put(
-        Table::Reservations,
-        keys::reservation(reservation.reservation_id),
-        value,
-    );
+    tx.put(Table::Reservations, keys::reservation(reservation.reservation_id), value);
 }
 
 fn read_reservation(look: &dyn Look, id: ReservationId, now: Timestamp) -> Result<Option<Reservation>> {
@@ -443,20 +340,9 @@ fn close(tx: &mut Tx, id: ReservationId, to: ReservationStatus, now: Timestamp) 
 
 /// Ends a hold: its units leave if it was confirmed, and are available again otherwise.
 fn end(tx: &mut Tx, reservation: &mut Reservation, to: ReservationStatus, now: Timestamp) -> Result<()> {
-    let cause = if to == ReservationStatus::Confirmed {
-        Cause::Take
-    } else {
-        Cause::Release
-    };
+    let cause = if to == ReservationStatus::Confirmed { Cause::Take } else { Cause::Release };
     let op = reservation.reservation_id.uuid();
-    move_lines(
-        tx,
-        &reservation.geo_zone,
-        demands(&reservation.lines),
-        cause,
-        op,
-        now,
-    )?;
+    move_lines(tx, &reservation.geo_zone, demands(&reservation.lines), cause, op, now)?;
     reservation.status = to;
     save_reservation(tx, reservation, now);
     Ok(())
@@ -476,12 +362,7 @@ fn settle(tx: &mut Tx, now: Timestamp, limit: usize) -> Result<usize> {
     let due = due_holds(tx, tx.due.hold, now, limit)?;
     for (expires_at, id) in &due {
         let mut reservation = held(tx, *id)?;
-        end(
-            tx,
-            &mut reservation,
-            ReservationStatus::Expired,
-            now.max(*expires_at),
-        )?;
+        end(tx, &mut reservation, ReservationStatus::Expired, now.max(*expires_at))?;
     }
     tx.due.hold = first_due(tx, Table::HoldsDue, tx.due.hold)?;
     Ok(due.len())
@@ -494,10 +375,7 @@ fn due_holds(
     limit: usize,
 ) -> Result<Vec<(Timestamp, ReservationId)>> {
     let due = due(look, Table::HoldsDue, from, now, limit)?;
-    Ok(due
-        .into_iter()
-        .map(|(at, id)| (at, ReservationId::from_bytes(id)))
-        .collect())
+    Ok(due.into_iter().map(|(at, id)| (at, ReservationId::from_bytes(id))).collect())
 }
 
 /// What a table of due things has from `from` up to and with `now`.
@@ -509,10 +387,7 @@ pub(crate) fn due(
     limit: usize,
 ) -> Result<Vec<(Timestamp, [u8; 16])>> {
     let mut found = Vec::new();
-    let span = Span {
-        from: keys::due_from(from),
-        to: Some(keys::due_from(now.plus_millis(1))),
-    };
+    let span = Span { from: keys::due_from(from), to: Some(keys::due_from(now.plus_millis(1))) };
     look.scan(table, &span, false, &mut |key, _| {
         if found.len() == limit {
             return Ok(ControlFlow::Break(()));

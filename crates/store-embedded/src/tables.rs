@@ -131,10 +131,7 @@ impl Tables {
         Ok(Self(keyspaces?.into()))
     }
 
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "one keyspace was opened for each table, in the same order"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "one keyspace was opened for each table, in the same order")]
     pub(crate) fn get(&self, table: Table) -> &Keyspace {
         &self.0[table as usize]
     }
@@ -165,11 +162,7 @@ pub(crate) struct ExpiryFilter {
 impl ExpiryFilter {
     /// A filter for the tables whose rows expire, none for the others.
     pub(crate) fn factory(now_ms: &Arc<AtomicI64>, name: &str) -> Option<Arc<dyn Factory>> {
-        Table::expires(name).then(|| {
-            Arc::new(Self {
-                now_ms: Arc::clone(now_ms),
-            }) as Arc<dyn Factory>
-        })
+        Table::expires(name).then(|| Arc::new(Self { now_ms: Arc::clone(now_ms) }) as Arc<dyn Factory>)
     }
 }
 
@@ -179,9 +172,7 @@ impl Factory for ExpiryFilter {
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(DropBefore {
-            cutoff_ms: self.now_ms.load(Ordering::Relaxed).saturating_sub(GRACE_MS),
-        })
+        Box::new(DropBefore { cutoff_ms: self.now_ms.load(Ordering::Relaxed).saturating_sub(GRACE_MS) })
     }
 }
 
@@ -196,20 +187,16 @@ impl CompactionFilter for DropBefore {
         _: &Context,
     ) -> fjall::compaction::filter::CompactionFilterResult {
         let value = item.value()?;
-        Ok(if is_expired(&value, self.cutoff_ms) {
-            Verdict::Remove
-        } else {
-            Verdict::Keep
-        })
+        Ok(if is_expired(&value, self.cutoff_ms) { Verdict::Remove } else { Verdict::Keep })
     }
 }
 
 /// A value that cannot be understood is kept: whoever reads it will tell.
 fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
     match value.split_first() {
-        Some((&VERSION, rest)) => rest
-            .first_chunk::<8>()
-            .is_some_and(|expiry| i64::from_be_bytes(*expiry) <= cutoff_ms),
+        Some((&VERSION, rest)) => {
+            rest.first_chunk::<8>().is_some_and(|expiry| i64::from_be_bytes(*expiry) <= cutoff_ms)
+        }
         _ => false,
     }
 }
@@ -237,5 +224,27 @@ mod tests {
         assert!(!is_expired(&value(101), 100));
         assert!(!is_expired(b"", 100));
         assert!(!is_expired(&[VERSION + 1; 20], i64::MAX));
+    }
+
+    #[test]
+    fn compaction_drops_expired_rows_of_expiring_tables_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let now_ms = Arc::new(AtomicI64::new(10 * GRACE_MS));
+        let clock = Arc::clone(&now_ms);
+        let db = Database::builder(folder.path())
+            .with_compaction_filter_factories(Arc::new(move |name| ExpiryFilter::factory(&clock, name)))
+            .open()
+            .unwrap();
+        let tables = Tables::open(&db, 1 << 20).unwrap();
+        let value = |expiry: i64| [&[VERSION], expiry.to_be_bytes().as_slice()].concat();
+        for table in [Table::Sessions, Table::Products] {
+            let keyspace = tables.get(table);
+            keyspace.insert("old", value(9 * GRACE_MS)).unwrap();
+            keyspace.insert("within grace", value(9 * GRACE_MS + 1)).unwrap();
+            keyspace.rotate_memtable_and_wait().unwrap();
+            keyspace.major_compact().unwrap();
+        }
+        let left = |table| tables.get(table).len().unwrap();
+        assert_eq!((left(Table::Sessions), left(Table::Products)), (1, 2));
     }
 }

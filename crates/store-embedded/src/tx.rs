@@ -20,11 +20,16 @@ type Pending = HashMap<Slice, Option<Slice>>;
 /// How a row was before the running command touched it; the outer `None`: untouched by the group.
 type Undo = (Table, Slice, Option<Option<Slice>>);
 
+/// Where the number of committed groups is stored, in the table of facts about the store.
+pub(crate) const GROUPS_KEY: &[u8] = b"groups";
+
 pub(crate) struct Tx {
     db: Database,
     tables: Tables,
     pending: Vec<Pending>,
     undo: Vec<Undo>,
+    /// How many groups were ever committed.
+    groups: u64,
     /// What is due next, as far as this group knows.
     pub(crate) due: Due,
 }
@@ -37,15 +42,9 @@ pub(crate) struct Due {
 }
 
 impl Tx {
-    pub(crate) fn new(db: Database, tables: Tables, due: Due) -> Self {
+    pub(crate) fn new(db: Database, tables: Tables, groups: u64, due: Due) -> Self {
         let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
-        Self {
-            db,
-            tables,
-            pending,
-            undo: Vec::new(),
-            due,
-        }
+        Self { db, tables, pending, undo: Vec::new(), groups, due }
     }
 
     /// Runs one command; where it fails, it is as if it had not run.
@@ -55,10 +54,7 @@ impl Tx {
         if result.is_err() {
             self.undo_all();
             // A lower bound may only rise with the command that settled what was due.
-            self.due = Due {
-                hold: self.due.hold.min(due.hold),
-                payment: self.due.payment.min(due.payment),
-            };
+            self.due = Due { hold: self.due.hold.min(due.hold), payment: self.due.payment.min(due.payment) };
         }
         self.undo.clear();
         result
@@ -107,6 +103,9 @@ impl Tx {
 
     /// Writes all that is pending as one batch, and answers once it is on disk.
     pub(crate) fn commit(&mut self) -> fjall::Result<()> {
+        self.groups += 1;
+        let count = self.groups.to_be_bytes().as_slice().into();
+        self.pending_mut(Table::Meta).insert(GROUPS_KEY.into(), Some(count));
         let rows = self.pending.iter().map(HashMap::len).sum();
         let mut batch =
             OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
@@ -129,18 +128,12 @@ impl Look for Tx {
             return Ok(value.clone());
         }
         // Only this thread writes, so the latest is what the last group left.
-        self.tables
-            .get(table)
-            .get(key)
-            .map_err(|error| storage_error(&error))
+        self.tables.get(table).get(key).map_err(|error| storage_error(&error))
     }
 
     fn scan(&self, table: Table, span: &Span, reverse: bool, visit: Visit<'_>) -> Result<()> {
-        let mut pending: Vec<(&Slice, &Option<Slice>)> = self
-            .pending(table)
-            .iter()
-            .filter(|(key, _)| span.contains(key))
-            .collect();
+        let mut pending: Vec<(&Slice, &Option<Slice>)> =
+            self.pending(table).iter().filter(|(key, _)| span.contains(key)).collect();
         pending.sort_unstable_by(|(a, _), (b, _)| if reverse { b.cmp(a) } else { a.cmp(b) });
         let mut pending = pending.into_iter().peekable();
 
@@ -177,4 +170,86 @@ impl Look for Tx {
 
 fn visit_present(key: &Slice, value: Option<&Slice>, visit: Visit<'_>) -> Result<ControlFlow<()>> {
     value.map_or(Ok(ControlFlow::Continue(())), |value| visit(key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mw_store::{Refusal, StoreError};
+
+    const TABLE: Table = Table::Products;
+
+    fn tx(folder: &std::path::Path) -> Tx {
+        let db = Database::builder(folder).open().unwrap();
+        let tables = Tables::open(&db, 1 << 20).unwrap();
+        Tx::new(db, tables, 0, Due { hold: Timestamp::MAX, payment: Timestamp::MAX })
+    }
+
+    fn keys(tx: &Tx, span: &Span, reverse: bool) -> String {
+        let mut found = Vec::new();
+        tx.scan(TABLE, span, reverse, &mut |key, value| {
+            found.push(format!("{}{}", String::from_utf8_lossy(key), String::from_utf8_lossy(value)));
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+        found.join(" ")
+    }
+
+    fn put(tx: &mut Tx, rows: &[(&str, &str)]) {
+        for (key, value) in rows {
+            tx.put(TABLE, key.as_bytes().to_vec(), value.as_bytes().to_vec());
+        }
+    }
+
+    #[test]
+    fn a_scan_sees_what_is_stored_and_what_is_pending_in_one_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tx = tx(folder.path());
+        put(&mut tx, &[("b", "1"), ("d", "1"), ("f", "1"), ("z", "1")]);
+        tx.commit().unwrap();
+        put(&mut tx, &[("a", "2"), ("d", "2"), ("e", "2"), ("g", "2")]);
+        tx.remove(TABLE, b"f".to_vec());
+        let all = Span { from: Vec::new(), to: Some(b"x".to_vec()) };
+        assert_eq!(keys(&tx, &all, false), "a2 b1 d2 e2 g2");
+        assert_eq!(keys(&tx, &all, true), "g2 e2 d2 b1 a2");
+        let part = Span { from: b"b".to_vec(), to: Some(b"e".to_vec()) };
+        assert_eq!(keys(&tx, &part, false), "b1 d2");
+        let none = Span { from: b"e".to_vec(), to: Some(b"b".to_vec()) };
+        assert_eq!(keys(&tx, &none, false), "");
+    }
+
+    #[test]
+    fn a_refused_command_leaves_the_group_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tx = tx(folder.path());
+        put(&mut tx, &[("a", "1")]);
+        tx.commit().unwrap();
+        tx.attempt(|tx| {
+            put(tx, &[("b", "1")]);
+            Ok(())
+        })
+        .unwrap();
+        let refused: Result<()> = tx.attempt(|tx| {
+            put(tx, &[("kept", "1")]);
+            tx.keep();
+            put(tx, &[("a", "2"), ("b", "2"), ("b", "3"), ("c", "2")]);
+            tx.remove(TABLE, b"a".to_vec());
+            Err(Refusal::CartEmpty.into())
+        });
+        assert_eq!(refused, Err(StoreError::from(Refusal::CartEmpty)));
+        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "a1 b1 kept1");
+    }
+
+    #[test]
+    fn a_bound_that_a_refused_command_raised_falls_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tx = tx(folder.path());
+        tx.due.hold = Timestamp::from_millis(5);
+        let refused: Result<()> = tx.attempt(|tx| {
+            tx.due.hold = Timestamp::MAX;
+            Err(Refusal::CartEmpty.into())
+        });
+        assert!(refused.is_err());
+        assert_eq!(tx.due.hold, Timestamp::from_millis(5));
+    }
 }

@@ -27,10 +27,7 @@ impl Span {
 
     /// The part after a key; the bound stays.
     pub(crate) fn after(&self, key: Key) -> Self {
-        Self {
-            from: keys::just_after(key).max(self.from.clone()),
-            to: self.to.clone(),
-        }
+        Self { from: keys::just_after(key).max(self.from.clone()), to: self.to.clone() }
     }
 
     fn is_empty(&self) -> bool {
@@ -64,18 +61,13 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn new(db: &Database, tables: &Tables) -> Self {
-        Self {
-            snapshot: db.snapshot(),
-            tables: tables.clone(),
-        }
+        Self { snapshot: db.snapshot(), tables: tables.clone() }
     }
 }
 
 impl Look for View {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Slice>> {
-        self.snapshot
-            .get(self.tables.get(table), key)
-            .map_err(|error| storage_error(&error))
+        self.snapshot.get(self.tables.get(table), key).map_err(|error| storage_error(&error))
     }
 
     fn scan(&self, table: Table, span: &Span, reverse: bool, visit: Visit<'_>) -> Result<()> {
@@ -142,12 +134,7 @@ pub(crate) struct List {
 impl List {
     /// All rows that begin with a prefix.
     pub(crate) fn of(prefix: Key, is_position: fn(&[u8]) -> bool) -> Self {
-        Self {
-            span: Span::prefix(prefix.clone()),
-            prefix,
-            reverse: false,
-            is_position,
-        }
+        Self { span: Span::prefix(prefix.clone()), prefix, reverse: false, is_position }
     }
 
     pub(crate) fn rest(&self, after: Option<&Position>) -> Result<Span> {
@@ -159,15 +146,8 @@ impl List {
         }
         let key = [self.prefix.as_slice(), tail].concat();
         if self.reverse {
-            let to = self
-                .span
-                .to
-                .clone()
-                .map_or_else(|| key.clone(), |to| to.min(key.clone()));
-            Ok(Span {
-                from: self.span.from.clone(),
-                to: Some(to),
-            })
+            let to = self.span.to.clone().map_or_else(|| key.clone(), |to| to.min(key.clone()));
+            Ok(Span { from: self.span.from.clone(), to: Some(to) })
         } else {
             Ok(self.span.after(key))
         }

@@ -91,22 +91,17 @@ impl Progress {
     /// Before a group becomes visible: what it makes due sooner counts already.
     fn lower(&self, due: Due) {
         self.hold_due_ms.fetch_min(due.hold.as_millis(), Ordering::AcqRel);
-        self.payment_due_ms
-            .fetch_min(due.payment.as_millis(), Ordering::AcqRel);
+        self.payment_due_ms.fetch_min(due.payment.as_millis(), Ordering::AcqRel);
     }
 
     /// After a group became visible: what it settled is no longer due.
     fn raise(&self, due: Due) {
         self.hold_due_ms.store(due.hold.as_millis(), Ordering::Release);
-        self.payment_due_ms
-            .store(due.payment.as_millis(), Ordering::Release);
+        self.payment_due_ms.store(due.payment.as_millis(), Ordering::Release);
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
-        self.failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn fail(&self, why: String) {
@@ -124,29 +119,17 @@ impl Writer {
     pub(crate) fn start(
         db: Database,
         tables: Tables,
-        due: Due,
+        (groups, due): (u64, Due),
         progress: Arc<Progress>,
         space: FreeSpace,
         queue_max: usize,
     ) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(queue_max);
-        let group = Tx::new(db, tables, due);
-        let thread = std::thread::Builder::new()
-            .name("mw-writer".into())
-            .spawn(move || {
-                Loop {
-                    jobs,
-                    group,
-                    progress,
-                    space,
-                    answers: Vec::new(),
-                }
-                .run();
-            })?;
-        Ok(Self {
-            queue: Mutex::new(Some(queue)),
-            thread: Mutex::new(Some(thread)),
-        })
+        let group = Tx::new(db, tables, groups, due);
+        let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
+            Loop { jobs, group, progress, space, answers: Vec::new() }.run();
+        })?;
+        Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs a command and waits until it is on disk.
@@ -156,11 +139,9 @@ impl Writer {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.enqueue(Box::new(Command { run: command, reply }))?;
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::Ambiguous(
-                "the writer stopped before it answered".into(),
-            ))
-        })
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer stopped before it answered".into())))
     }
 
     fn enqueue(&self, job: Box<dyn Job>) -> Result<()> {

@@ -135,11 +135,7 @@ impl<'a> Reader<'a> {
 
     /// Everything has been read.
     pub(crate) fn end(self) -> Result<(), Damaged> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(self.damaged())
-        }
+        if self.rest.is_empty() { Ok(()) } else { Err(self.damaged()) }
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, Damaged> {

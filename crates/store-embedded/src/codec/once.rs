@@ -23,14 +23,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Remembered, Damaged> {
     let fingerprint = Fingerprint(reader.array()?);
     let outcome = read_outcome(&mut reader)?;
     reader.end()?;
-    Ok(Remembered {
-        once: Once {
-            key,
-            fingerprint,
-            keep_until,
-        },
-        outcome,
-    })
+    Ok(Remembered { once: Once { key, fingerprint, keep_until }, outcome })
 }
 
 fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
@@ -107,19 +100,13 @@ fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Damaged> {
         4 => Outcome::Stock(ZoneStock {
             product_id: reader.id(ProductId::parse)?,
             geo_zone: reader.id(GeoZone::parse)?,
-            level: Level {
-                on_hand: reader.unsigned()?,
-                reserved: reader.unsigned()?,
-            },
+            level: Level { on_hand: reader.unsigned()?, reserved: reader.unsigned()? },
             updated_at: reader.time()?,
         }),
         5 => Outcome::Reservation(stock::read_reservation(reader)?),
         6 => Outcome::Placed(OrderId::from_bytes(reader.array()?)),
         7 => Outcome::Order(orders::read(reader)?),
-        8 => Outcome::Imported {
-            product_id: reader.id(ProductId::parse)?,
-            created: reader.byte()? != 0,
-        },
+        8 => Outcome::Imported { product_id: reader.id(ProductId::parse)?, created: reader.byte()? != 0 },
         _ => return Err(reader.damaged()),
     })
 }

@@ -18,10 +18,7 @@ pub(crate) fn encode_level(level: Level, updated_at: Timestamp) -> Vec<u8> {
 
 pub(crate) fn decode_level(bytes: &[u8]) -> Result<(Level, Timestamp), Damaged> {
     let mut reader = Reader::new(bytes, "stock")?;
-    let level = Level {
-        on_hand: reader.unsigned()?,
-        reserved: reader.unsigned()?,
-    };
+    let level = Level { on_hand: reader.unsigned()?, reserved: reader.unsigned()? };
     let updated_at = reader.time()?;
     reader.end()?;
     Ok((level, updated_at))
@@ -71,10 +68,7 @@ fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
             6 => Cause::Carried,
             _ => return Err(reader.damaged()),
         },
-        delta: Delta {
-            on_hand: reader.signed()?,
-            reserved: reader.signed()?,
-        },
+        delta: Delta { on_hand: reader.signed()?, reserved: reader.signed()? },
         note: reader.optional_text()?,
     })
 }
@@ -125,10 +119,7 @@ pub(crate) fn read_reservation(reader: &mut Reader<'_>) -> Result<Reservation, D
         created_at: reader.time()?,
         expires_at: reader.time()?,
         lines: reader.list(|reader| {
-            Ok(Demand {
-                product_id: reader.id(ProductId::parse)?,
-                quantity: reader.small()?,
-            })
+            Ok(Demand { product_id: reader.id(ProductId::parse)?, quantity: reader.small()? })
         })?,
     })
 }

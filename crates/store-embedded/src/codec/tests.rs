@@ -35,11 +35,7 @@ fn product_id(name: &str) -> ProductId {
 }
 
 fn cart() -> Cart {
-    let line = |name, quantity, ms| CartLine {
-        product_id: product_id(name),
-        quantity,
-        updated_at: at(ms),
-    };
+    let line = |name, quantity, ms| CartLine { product_id: product_id(name), quantity, updated_at: at(ms) };
     Cart {
         cart_id: CartId::new(uuid(1)),
         owner: Owner::Session(SessionId::parse("s-1").unwrap()),
@@ -87,10 +83,7 @@ fn movement() -> Movement {
         at: at(3),
         op: uuid(9),
         cause: Cause::Adjust,
-        delta: Delta {
-            on_hand: -3,
-            reserved: 0,
-        },
+        delta: Delta { on_hand: -3, reserved: 0 },
         note: Some("broken".into()),
     }
 }
@@ -99,10 +92,7 @@ fn reservation() -> Reservation {
     Reservation {
         reservation_id: ReservationId::new(uuid(5)),
         geo_zone: GeoZone::parse("moscow").unwrap(),
-        lines: vec![Demand {
-            product_id: product_id("phone"),
-            quantity: 2,
-        }],
+        lines: vec![Demand { product_id: product_id("phone"), quantity: 2 }],
         status: ReservationStatus::Expired,
         created_at: at(0),
         expires_at: at(900_000),
@@ -132,13 +122,8 @@ fn order() -> Order {
 }
 
 fn events() -> Vec<OrderEvent> {
-    let created = OrderEvent {
-        at: at(0),
-        kind: EventKind::Created,
-        from: None,
-        to: OrderStatus::Created,
-        note: None,
-    };
+    let created =
+        OrderEvent { at: at(0), kind: EventKind::Created, from: None, to: OrderStatus::Created, note: None };
     let paid = OrderEvent {
         at: at(5),
         kind: EventKind::Status,
@@ -151,56 +136,30 @@ fn events() -> Vec<OrderEvent> {
 
 fn remembered(outcome: Outcome) -> Remembered {
     let key = IdempotencyKey::parse("key-1").unwrap().line(7);
-    Remembered {
-        once: Once {
-            key,
-            fingerprint: Fingerprint([7; 32]),
-            keep_until: at(172_800_000),
-        },
-        outcome,
-    }
+    Remembered { once: Once { key, fingerprint: Fingerprint([7; 32]), keep_until: at(172_800_000) }, outcome }
 }
 
 fn outcomes() -> Vec<(&'static str, Outcome)> {
     let merged = Merged {
         cart: Some(cart()),
-        changes: vec![MergeChange {
-            product_id: product_id("case"),
-            from: 0,
-            to: 4,
-        }],
+        changes: vec![MergeChange { product_id: product_id("case"), from: 0, to: 4 }],
     };
     let zone_stock = ZoneStock {
         product_id: product_id("phone"),
         geo_zone: GeoZone::parse("spb").unwrap(),
-        level: Level {
-            on_hand: 1_000_000_000,
-            reserved: 3,
-        },
+        level: Level { on_hand: 1_000_000_000, reserved: 3 },
         updated_at: at(4),
     };
     vec![
         ("cart", Outcome::Cart(cart())),
         ("merged", Outcome::Merged(merged)),
         ("session", Outcome::Session(session())),
-        (
-            "logged_in",
-            Outcome::LoggedIn(LoggedIn {
-                session: session(),
-                cart: None,
-            }),
-        ),
+        ("logged_in", Outcome::LoggedIn(LoggedIn { session: session(), cart: None })),
         ("stock", Outcome::Stock(zone_stock)),
         ("reservation", Outcome::Reservation(reservation())),
         ("placed", Outcome::Placed(order().order_id)),
         ("order", Outcome::Order(order())),
-        (
-            "imported",
-            Outcome::Imported {
-                product_id: product_id("phone"),
-                created: true,
-            },
-        ),
+        ("imported", Outcome::Imported { product_id: product_id("phone"), created: true }),
     ]
 }
 
@@ -216,24 +175,14 @@ fn fixture(name: &str, written: &[u8]) -> Vec<u8> {
         std::fs::write(&path, format!("{hex}\n")).unwrap();
     }
     let stored = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert_eq!(
-        stored.trim(),
-        hex,
-        "{name}: this release writes other bytes; give them a new version"
-    );
+    assert_eq!(stored.trim(), hex, "{name}: this release writes other bytes; give them a new version");
     let digits: Vec<char> = stored.trim().chars().collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap())
-        .collect()
+    digits.chunks(2).map(|pair| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap()).collect()
 }
 
 #[test]
 fn every_noun_reads_back_from_its_fixture() {
-    assert_eq!(
-        carts::decode(&fixture("cart", &carts::encode(&cart()))),
-        Ok(cart())
-    );
+    assert_eq!(carts::decode(&fixture("cart", &carts::encode(&cart()))), Ok(cart()));
     let change = CartChange {
         at: at(1),
         cart_id: CartId::new(uuid(1)),
@@ -243,19 +192,10 @@ fn every_noun_reads_back_from_its_fixture() {
     };
     let bytes = fixture("cart_change", &carts::encode_change(&change, at(99)));
     assert_eq!(carts::decode_change(&bytes), Ok(change));
-    assert_eq!(
-        sessions::decode(&fixture("session", &sessions::encode(&session()))),
-        Ok(session())
-    );
+    assert_eq!(sessions::decode(&fixture("session", &sessions::encode(&session()))), Ok(session()));
     fixture("session_by_user", &sessions::encode_until(at(7)));
-    assert_eq!(
-        products::decode(&fixture("product", &products::encode(&product()))),
-        Ok(product())
-    );
-    let level = Level {
-        on_hand: 128,
-        reserved: 127,
-    };
+    assert_eq!(products::decode(&fixture("product", &products::encode(&product()))), Ok(product()));
+    let level = Level { on_hand: 128, reserved: 127 };
     let bytes = fixture("stock", &stock::encode_level(level, at(2)));
     assert_eq!(stock::decode_level(&bytes), Ok((level, at(2))));
     let bytes = fixture("movement", &stock::encode_movement(&movement()));
@@ -264,25 +204,16 @@ fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(stock::decode_reservation(&bytes), Ok((reservation(), at(8))));
     let bytes = fixture("order", &orders::encode(&order(), &events()));
     assert_eq!(orders::decode(&bytes), Ok((order(), events())));
-    let sums = Sums {
-        orders: 3,
-        units: 400,
-        revenue: Money::from_minor(1 << 40),
-    };
-    assert_eq!(
-        orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))),
-        Ok(sums)
-    );
+    let sums = Sums { orders: 3, units: 400, revenue: Money::from_minor(1 << 40) };
+    assert_eq!(orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))), Ok(sums));
 }
 
 #[test]
 fn every_remembered_outcome_reads_back_from_its_fixture() {
     for (name, outcome) in outcomes() {
         let remembered = remembered(outcome);
-        let bytes = fixture(
-            &format!("remembered_{name}"),
-            &once::encode(&remembered.once, &remembered.outcome),
-        );
+        let bytes =
+            fixture(&format!("remembered_{name}"), &once::encode(&remembered.once, &remembered.outcome));
         assert_eq!(once::decode(&bytes), Ok(remembered), "{name}");
     }
 }
@@ -327,9 +258,6 @@ fn numbers_read_back_at_their_bounds() {
         writer.unsigned(number.cast_unsigned());
         let bytes = writer.done();
         let mut reader = Reader::new(&bytes, "number").unwrap();
-        assert_eq!(
-            (reader.signed(), reader.unsigned()),
-            (Ok(number), Ok(number.cast_unsigned()))
-        );
+        assert_eq!((reader.signed(), reader.unsigned()), (Ok(number), Ok(number.cast_unsigned())));
     }
 }

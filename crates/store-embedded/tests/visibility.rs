@@ -1,0 +1,174 @@
+//! What readers see while writers are at work: never a figure that breaks its rule, never units in two carts.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mw_domain::cart::CartLifetime;
+use mw_domain::{
+    CartId, Category, Currency, Demand, GeoZone, MergeMode, Money, Owner, Product, ProductId, ReservationId,
+    SessionId, Timestamp, UserId,
+};
+use mw_store::carts::{Carts, Merge, SetLine};
+use mw_store::products::{ImportProduct, Products};
+use mw_store::stock::{Reserve, Stock};
+use mw_store::{Freshness, StoreError, Upkeep};
+use mw_store_embedded::{EmbeddedStore, Options};
+use uuid::Uuid;
+
+const LIFETIME: CartLifetime = CartLifetime { user_ms: 1_000_000_000, guest_ms: 1_000_000_000 };
+
+fn open(folder: &std::path::Path) -> Arc<EmbeddedStore> {
+    let options = Options { min_free_bytes: 0, ..Options::new(folder, Currency::parse("RUB").unwrap()) };
+    Arc::new(EmbeddedStore::open(options).unwrap())
+}
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(1_790_000_000_000 + ms)
+}
+
+async fn stock_up(store: &EmbeddedStore, product_id: &ProductId, zone: &GeoZone, on_hand: u64) {
+    let product = Product {
+        product_id: product_id.clone(),
+        name: "Phone".into(),
+        category: Category::parse("phones").unwrap(),
+        price: Money::from_minor(100),
+        description: String::new(),
+        attributes: BTreeMap::new(),
+        created_at: at(0),
+        updated_at: at(0),
+    };
+    let stock = vec![(zone.clone(), on_hand)];
+    let command = ImportProduct { product, stock, op: Uuid::from_u128(1), now: at(0), once: None };
+    store.import_product(command).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reserved_never_passes_on_hand_for_any_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
+    stock_up(&store, &product_id, &zone, 50).await;
+
+    let done = Arc::new(AtomicBool::new(false));
+    let (reader, stop, id, place) = (Arc::clone(&store), Arc::clone(&done), product_id.clone(), zone.clone());
+    let watching = tokio::spawn(async move {
+        let mut looks = 0_u64;
+        while !stop.load(Ordering::Relaxed) {
+            let now = at(i64::try_from(looks % 3_000).unwrap());
+            let stock = reader.zone_stock(&id, &place, Freshness::Full, now).await.unwrap().unwrap();
+            assert!(stock.level.reserved <= stock.level.on_hand && stock.level.on_hand <= 50, "{stock:?}");
+            looks += 1;
+            tokio::task::yield_now().await;
+        }
+        looks
+    });
+
+    let mut buyers = tokio::task::JoinSet::new();
+    for buyer in 0..8_u128 {
+        let (store, product_id, zone) = (Arc::clone(&store), product_id.clone(), zone.clone());
+        buyers.spawn(async move {
+            for step in 0..60_u128 {
+                let reservation_id = ReservationId::new(Uuid::from_u128(buyer << 32 | step));
+                let now = at(i64::try_from(step * 40).unwrap());
+                let command = Reserve {
+                    reservation_id,
+                    geo_zone: zone.clone(),
+                    lines: vec![Demand {
+                        product_id: product_id.clone(),
+                        quantity: 1 + u32::try_from(step % 3).unwrap(),
+                    }],
+                    expires_at: now.plus_seconds(1),
+                    now,
+                    once: None,
+                };
+                if store.reserve(command).await.is_ok() && step % 2 == 0 {
+                    store.release(reservation_id, now).await.unwrap();
+                }
+            }
+        });
+    }
+    buyers.join_all().await;
+    done.store(true, Ordering::Relaxed);
+    assert!(watching.await.unwrap() > 0);
+    assert_eq!(store.audit(&|_| ()).await.unwrap().drifts, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_merge_never_shows_the_same_units_in_both_carts() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for round in 0..50_u128 {
+        let (user_id, session_id) =
+            (UserId::parse(&format!("u{round}")).unwrap(), SessionId::parse(&format!("s{round}")).unwrap());
+        let (user, guest) = (Owner::User(user_id.clone()), Owner::Session(session_id.clone()));
+        for line in 0..20 {
+            let command = SetLine {
+                owner: guest.clone(),
+                product_id: ProductId::parse(&format!("p{line}")).unwrap(),
+                quantity: 1,
+                new_cart_id: CartId::new(Uuid::from_u128(round << 8)),
+                expected_version: None,
+                lifetime: LIFETIME,
+                now: at(0),
+            };
+            store.set_line(command).await.unwrap();
+        }
+        let reader = Arc::clone(&store);
+        let watching = tokio::spawn(async move {
+            loop {
+                // The user's cart first: whatever is in it must be gone from the guest's by the next look.
+                let taken =
+                    reader.active_cart(&user, at(1)).await.unwrap().map_or(0, |cart| cart.lines.len());
+                let left =
+                    reader.active_cart(&guest, at(1)).await.unwrap().map_or(0, |cart| cart.lines.len());
+                assert!(taken == 0 || taken == 20, "half of the lines: {taken}");
+                assert!(taken == 0 || left == 0, "{taken} lines with the user and {left} with the guest");
+                if taken == 20 {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        let command = Merge {
+            user_id,
+            session_id,
+            mode: MergeMode::Sum,
+            new_cart_id: CartId::new(Uuid::from_u128(round << 8 | 1)),
+            expected_version: None,
+            lifetime: LIFETIME,
+            now: at(1),
+            once: None,
+        };
+        store.merge(command).await.unwrap();
+        watching.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_disk_with_too_little_room_takes_no_writes_and_still_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let zone = GeoZone::parse("z").unwrap();
+    let product_id = ProductId::parse("p").unwrap();
+    let store = open(folder.path());
+    stock_up(&store, &product_id, &zone, 5).await;
+    drop(store);
+
+    let options =
+        Options { min_free_bytes: u64::MAX, ..Options::new(folder.path(), Currency::parse("RUB").unwrap()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    assert!(matches!(store.delete_product(&product_id).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
+    assert!(store.product(&product_id, Freshness::Full).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.close();
+    let refused = store.delete_product(&ProductId::parse("p").unwrap()).await;
+    assert_eq!(refused, Err(StoreError::Unavailable("the store is closed".into())));
+}
