@@ -1,0 +1,35 @@
+//! What every handler can reach.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use mw_shop::Shop;
+
+use crate::docs::Docs;
+use crate::extract::BodyLimits;
+use crate::middleware::Onion;
+
+#[derive(Debug, Clone)]
+pub(crate) struct App(Arc<Parts>);
+
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) shop: Shop,
+    pub(crate) body_limits: BodyLimits,
+    pub(crate) onion: Arc<Onion>,
+    pub(crate) docs: Docs,
+}
+
+impl App {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}

@@ -1,0 +1,130 @@
+//! Who is calling: bearer tokens, their roles and their rate limits.
+//!
+//! Secrets are kept and compared as SHA-256 digests, every one of them in constant time, so that neither the time an
+//! answer takes nor a memory dump tells a token.
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::error::{Code, Problem};
+use crate::rate::RateLimit;
+use crate::settings::{Role, Tokens};
+
+#[derive(Debug)]
+pub(crate) struct Callers {
+    known: Vec<Caller>,
+}
+
+#[derive(Debug)]
+struct Caller {
+    digest: [u8; 32],
+    role: Role,
+    limit: Option<RateLimit>,
+}
+
+impl Callers {
+    pub(crate) fn new(tokens: &Tokens) -> Self {
+        let known = tokens.0.iter().map(|token| Caller {
+            digest: Sha256::digest(token.secret.as_bytes()).into(),
+            role: token.role,
+            limit: token.rate_limit.map(RateLimit::per_second),
+        });
+        Self { known: known.collect() }
+    }
+
+    /// Lets a caller of at least `role` through, and counts the request against its rate.
+    pub(crate) fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Problem> {
+        if self.known.is_empty() {
+            return Ok(());
+        }
+        let caller = self.identify(headers)?;
+        if caller.role < role {
+            return Err(Problem::new(
+                Code::Forbidden,
+                format!("this call is for {}; the token is for {}", role.name(), caller.role.name()),
+            ));
+        }
+        match &caller.limit {
+            Some(limit) => limit.take().map_err(|wait| {
+                Problem::new(Code::RateLimited, "the token's rate limit is used up")
+                    .retry_after(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn identify(&self, headers: &HeaderMap) -> Result<&Caller, Problem> {
+        let unauthorized = |detail: &'static str| Problem::new(Code::Unauthorized, detail);
+        let secret = bearer(headers).ok_or_else(|| unauthorized("send Authorization: Bearer <token>"))?;
+        let digest: [u8; 32] = Sha256::digest(secret).into();
+        let mut found = None;
+        for caller in &self.known {
+            let same: Choice = caller.digest.ct_eq(&digest);
+            if bool::from(same) {
+                found = Some(caller);
+            }
+        }
+        found.ok_or_else(|| unauthorized("the token is not known"))
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, secret) = value.split_at_checked("Bearer ".len())?;
+    (scheme.eq_ignore_ascii_case(b"Bearer ") && !secret.is_empty()).then_some(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Token;
+
+    fn callers() -> Callers {
+        let token = |role, secret: &str, rate_limit| Token { role, secret: secret.into(), rate_limit };
+        Callers::new(&Tokens(vec![
+            token(Role::Storefront, "front", None),
+            token(Role::Operator, "ops", Some(2)),
+        ]))
+    }
+
+    fn admit(value: Option<&str>, role: Role) -> Result<(), Code> {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = value {
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+        }
+        callers().admit(&headers, role).map_err(|problem| problem.code())
+    }
+
+    #[test]
+    fn a_role_may_do_all_that_the_lower_ones_may() {
+        assert_eq!(admit(Some("Bearer front"), Role::Storefront), Ok(()));
+        assert_eq!(admit(Some("bearer ops"), Role::Storefront), Ok(()));
+        assert_eq!(admit(Some("Bearer front"), Role::Backoffice), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn no_token_and_a_wrong_one_are_unauthorized() {
+        for value in
+            [None, Some("Bearer "), Some("Bearer nope"), Some("Basic front"), Some("front"), Some("é")]
+        {
+            assert_eq!(admit(value, Role::Storefront), Err(Code::Unauthorized), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everybody_is_operator() {
+        assert!(Callers::new(&Tokens::default()).admit(&HeaderMap::new(), Role::Operator).is_ok());
+    }
+
+    #[test]
+    fn a_rate_limit_counts_requests() {
+        let callers = callers();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, "Bearer ops".parse().unwrap())]);
+        assert!(callers.admit(&headers, Role::Operator).is_ok());
+        assert!(callers.admit(&headers, Role::Operator).is_ok());
+        let problem = callers.admit(&headers, Role::Operator).unwrap_err();
+        assert_eq!((problem.code(), problem.retry_after_seconds()), (Code::RateLimited, Some(1)));
+    }
+}

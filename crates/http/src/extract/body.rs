@@ -1,0 +1,129 @@
+//! Reading a body into memory, within its limit and its time.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+
+use crate::error::{Code, Problem};
+
+/// What is thrown away of a body that is too large, so that its sender gets to read the answer.
+const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimits {
+    pub(crate) bytes: usize,
+    pub(crate) timeout: Duration,
+}
+
+impl BodyLimits {
+    pub(crate) async fn read(self, request: Request) -> Result<Bytes, Problem> {
+        let (parts, body) = request.into_parts();
+        match tokio::time::timeout(self.timeout, self.collect(&parts.headers, body)).await {
+            Ok(read) => read,
+            Err(_elapsed) => Err(Problem::new(Code::InvalidJson, "the body did not arrive in time")),
+        }
+    }
+
+    async fn collect(self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+        let declared =
+            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        let mut body = pin!(body);
+        if declared.is_some_and(|length| length > self.bytes) {
+            // A client that waits for "100 Continue" has sent nothing yet.
+            if !headers.contains_key(EXPECT) {
+                drain(body).await;
+            }
+            return Err(self.too_large());
+        }
+        let Some(first) = next_piece(body.as_mut()).await? else { return Ok(Bytes::new()) };
+        if first.len() <= self.bytes && body.is_end_stream() {
+            return Ok(first);
+        }
+        let mut whole = BytesMut::from(first);
+        loop {
+            if whole.len() > self.bytes {
+                drain(body).await;
+                return Err(self.too_large());
+            }
+            match next_piece(body.as_mut()).await? {
+                Some(piece) => whole.extend_from_slice(&piece),
+                None => return Ok(whole.freeze()),
+            }
+        }
+    }
+
+    pub(crate) fn too_large(self) -> Problem {
+        Problem::new(Code::BodyTooLarge, format!("at most {} bytes are taken", self.bytes))
+    }
+}
+
+async fn next_piece(mut body: std::pin::Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
+    loop {
+        match body.as_mut().frame().await {
+            None => return Ok(None),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => return Ok(Some(data)),
+                Err(_trailers) => {}
+            },
+            Some(Err(error)) => {
+                return Err(Problem::new(Code::InvalidJson, "the body ended early").caused_by(error));
+            }
+        }
+    }
+}
+
+async fn drain(mut body: std::pin::Pin<&mut Body>) {
+    let mut drained = 0;
+    while let Ok(Some(piece)) = next_piece(body.as_mut()).await {
+        drained += piece.len();
+        if drained > DRAIN_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or(value).trim())
+}
+
+/// `application/json`, or a type that ends in `+json`.
+pub(crate) fn is_json_type(headers: &HeaderMap) -> bool {
+    media_type(headers).is_some_and(|media| {
+        let suffix = media.len().checked_sub("+json".len()).and_then(|at| media.get(at..));
+        media.eq_ignore_ascii_case("application/json")
+            || (media.contains('/') && suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case("+json")))
+    })
+}
+
+/// A type under which clients send one JSON object a line.
+pub(crate) fn is_lines_type(headers: &HeaderMap) -> bool {
+    let lines = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/json"];
+    media_type(headers).is_some_and(|media| lines.iter().any(|known| media.eq_ignore_ascii_case(known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_types_are_told_from_others() {
+        let headers = |value: &str| HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]);
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"] {
+            assert!(is_json_type(&headers(good)), "{good}");
+        }
+        for bad in ["text/plain", "application/x-www-form-urlencoded", "json", "+json", "application/jsonp"] {
+            assert!(!is_json_type(&headers(bad)), "{bad}");
+        }
+        assert!(!is_json_type(&HeaderMap::new()));
+        assert!(is_lines_type(&headers("application/x-ndjson")));
+        assert!(!is_lines_type(&headers("text/csv")));
+    }
+}

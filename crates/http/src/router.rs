@@ -1,0 +1,171 @@
+//! Every route with the role it needs, a line each.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, on};
+use http::Method;
+
+use crate::app::App;
+use crate::docs::Row;
+use crate::metrics::Metrics;
+use crate::middleware::{Guarded, Onion, Route, Work};
+use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
+use crate::settings::Role::{self, Backoffice, Operator, Storefront};
+
+pub(crate) fn table(onion: &Arc<Onion>, metrics: &Metrics) -> (Router<App>, Vec<Row>) {
+    Table::new(onion, metrics)
+        .get("/v1/users/{user_id}/cart", Storefront, carts::read)
+        .put("/v1/users/{user_id}/cart/lines/{product_id}", Storefront, carts::set_line)
+        .delete("/v1/users/{user_id}/cart/lines/{product_id}", Storefront, carts::remove_line)
+        .post("/v1/users/{user_id}/cart/abandon", Storefront, carts::abandon)
+        .post("/v1/users/{user_id}/cart/merge", Storefront, carts::merge)
+        .post("/v1/users/{user_id}/cart/checkout", Storefront, carts::checkout)
+        .query("/v1/users/{user_id}/cart/history", Storefront, carts::history)
+        .query("/v1/users/{user_id}/carts", Storefront, carts::list)
+        .get("/v1/sessions/{session_id}/cart", Storefront, carts::read)
+        .put("/v1/sessions/{session_id}/cart/lines/{product_id}", Storefront, carts::set_line)
+        .delete("/v1/sessions/{session_id}/cart/lines/{product_id}", Storefront, carts::remove_line)
+        .post("/v1/sessions/{session_id}/cart/abandon", Storefront, carts::abandon)
+        .query("/v1/sessions/{session_id}/cart/history", Storefront, carts::history)
+        .query("/v1/sessions/{session_id}/carts", Storefront, carts::list)
+        .post("/v1/sessions", Storefront, sessions::create)
+        .get("/v1/sessions/{session_id}", Storefront, sessions::read)
+        .patch("/v1/sessions/{session_id}", Storefront, sessions::touch)
+        .delete("/v1/sessions/{session_id}", Storefront, sessions::delete)
+        .post("/v1/sessions/{session_id}/login", Storefront, sessions::login)
+        .query("/v1/users/{user_id}/sessions", Storefront, sessions::list)
+        .delete("/v1/users/{user_id}/sessions", Storefront, sessions::revoke)
+        .query("/v1/products", Storefront, products::list)
+        .query("/v1/products/{product_id}", Storefront, products::read)
+        .put("/v1/products/{product_id}", Backoffice, products::put)
+        .patch("/v1/products/{product_id}", Backoffice, products::patch)
+        .delete("/v1/products/{product_id}", Backoffice, products::delete)
+        .stream("/v1/products/import", Backoffice, import::import)
+        .query("/v1/categories", Storefront, products::categories)
+        .get("/v1/products/{product_id}/stock", Storefront, stock::of_product)
+        .get("/v1/products/{product_id}/stock/{geo_zone}", Storefront, stock::read)
+        .put("/v1/products/{product_id}/stock/{geo_zone}", Backoffice, stock::put)
+        .post("/v1/products/{product_id}/stock/{geo_zone}/adjust", Backoffice, stock::adjust)
+        .post("/v1/reservations", Storefront, reservations::create)
+        .get("/v1/reservations/{reservation_id}", Storefront, reservations::read)
+        .delete("/v1/reservations/{reservation_id}", Storefront, reservations::release)
+        .post("/v1/reservations/{reservation_id}/confirm", Storefront, reservations::confirm)
+        .post("/v1/orders", Storefront, orders::place)
+        .query("/v1/orders", Backoffice, orders::list)
+        .get("/v1/orders/{order_id}", Storefront, orders::read)
+        .query("/v1/orders/{order_id}/events", Storefront, orders::events)
+        .post("/v1/orders/{order_id}/status", Backoffice, orders::set_status)
+        .query("/v1/users/{user_id}/orders", Storefront, orders::of_user)
+        .post("/v1/users/{user_id}/orders/{order_id}/cancel", Storefront, orders::cancel)
+        .query("/v1/reports/sales", Backoffice, reports::sales)
+        .query("/v1/reports/abandoned-carts", Backoffice, reports::abandoned_carts)
+        .probe("/healthz", None, operations::health)
+        .probe("/readyz", None, operations::ready)
+        .probe("/metrics", Some(Operator), operations::metrics)
+        .probe("/openapi.json", None, operations::openapi)
+        .probe("/docs", None, operations::docs)
+        .probe("/docs/", None, operations::docs)
+        .probe("/docs/{*file}", None, operations::docs)
+        .finish()
+}
+
+struct Table<'a> {
+    onion: &'a Arc<Onion>,
+    metrics: &'a Metrics,
+    router: Router<App>,
+    rows: Vec<Row>,
+}
+
+/// The label of requests that no route takes.
+const UNMATCHED: &str = "unmatched";
+
+impl<'a> Table<'a> {
+    fn new(onion: &'a Arc<Onion>, metrics: &'a Metrics) -> Self {
+        Self { onion, metrics, router: Router::new(), rows: Vec::new() }
+    }
+
+    fn get<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), Work::Read, false, handler)
+    }
+
+    /// A GET with query parameters.
+    fn query<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), Work::Read, true, handler)
+    }
+
+    fn put<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::PUT, path, Some(role), Work::Write, false, handler)
+    }
+
+    fn post<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::POST, path, Some(role), Work::Write, false, handler)
+    }
+
+    fn patch<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::PATCH, path, Some(role), Work::Write, false, handler)
+    }
+
+    fn delete<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::DELETE, path, Some(role), Work::Write, false, handler)
+    }
+
+    /// A POST that answers while it still reads.
+    fn stream<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::POST, path, Some(role), Work::Stream, false, handler)
+    }
+
+    /// A GET that tells about the service; without a role it is open to everybody.
+    fn probe<H: Handler<T, App>, T: 'static>(
+        self,
+        path: &'static str,
+        role: Option<Role>,
+        handler: H,
+    ) -> Self {
+        self.add(Method::GET, path, role, Work::Probe, true, handler)
+    }
+
+    fn add<H: Handler<T, App>, T: 'static>(
+        mut self,
+        method: Method,
+        path: &'static str,
+        role: Option<Role>,
+        work: Work,
+        takes_query: bool,
+        handler: H,
+    ) -> Self {
+        let metrics = self.metrics.route(path, method.as_str());
+        let guarded = self.guard(Route { path, role, work, takes_query, metrics }, handler);
+        self.router = self.router.route(path, on(filter(&method), guarded));
+        self.rows.push(Row { method, path, role, work });
+        self
+    }
+
+    fn guard<H>(&self, route: Route, handler: H) -> Guarded<H> {
+        Guarded { handler, route: Arc::new(route), onion: Arc::clone(self.onion) }
+    }
+
+    fn finish(self) -> (Router<App>, Vec<Row>) {
+        let unmatched = || Route {
+            path: UNMATCHED,
+            role: None,
+            work: Work::Probe,
+            takes_query: true,
+            metrics: self.metrics.route(UNMATCHED, "any"),
+        };
+        let no_method = self.guard(unmatched(), operations::no_method);
+        let no_route = self.guard(unmatched(), operations::no_route);
+        (self.router.method_not_allowed_fallback(no_method).fallback(no_route), self.rows)
+    }
+}
+
+fn filter(method: &Method) -> MethodFilter {
+    match *method {
+        Method::PUT => MethodFilter::PUT,
+        Method::POST => MethodFilter::POST,
+        Method::PATCH => MethodFilter::PATCH,
+        Method::DELETE => MethodFilter::DELETE,
+        _ => MethodFilter::GET,
+    }
+}

@@ -1,0 +1,110 @@
+//! What an operator may set about the HTTP side, with the defaults that hold when nothing is said.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Limits and timeouts of the server.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// Requests under way at once; one more is answered 503 `overloaded` at once.
+    pub max_in_flight: usize,
+    /// Open connections; one more is told 503 and closed.
+    pub max_connections: usize,
+    /// Bytes of a JSON body, and of one line of an NDJSON body.
+    pub body_limit_bytes: usize,
+    /// Bytes of a request line with its headers.
+    pub header_limit_bytes: usize,
+    /// From the request's headers to the answer. A read that takes longer is 503, a write 504.
+    pub request_timeout: Duration,
+    /// For a body to arrive; in an NDJSON import, for its next piece.
+    pub body_timeout: Duration,
+    /// From the first byte of a request to the end of its headers; also for the TLS handshake.
+    pub header_timeout: Duration,
+    /// A connection that asks nothing, or takes nothing of its answer, for this long is closed.
+    pub idle_timeout: Duration,
+    /// After the signal to stop, for requests under way to finish.
+    pub shutdown_grace: Duration,
+    /// Certificate and key, if the server speaks TLS itself.
+    pub tls: Option<TlsFiles>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 4_096,
+            max_connections: 10_000,
+            body_limit_bytes: 1024 * 1024,
+            header_limit_bytes: 32 * 1024,
+            request_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            shutdown_grace: Duration::from_secs(20),
+            tls: None,
+        }
+    }
+}
+
+/// PEM files: the certificate with its chain, and its private key.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// What a caller may do; each role may do all that the one before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Storefront,
+    Backoffice,
+    Operator,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Storefront => "storefront",
+            Self::Backoffice => "backoffice",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a role is storefront, backoffice or operator")]
+pub struct UnknownRole;
+
+impl FromStr for Role {
+    type Err = UnknownRole;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRole> {
+        [Self::Storefront, Self::Backoffice, Self::Operator]
+            .into_iter()
+            .find(|role| role.name() == text)
+            .ok_or(UnknownRole)
+    }
+}
+
+/// A service of the shop, known by its secret.
+#[derive(Clone)]
+pub struct Token {
+    pub role: Role,
+    pub secret: String,
+    /// Requests a second, with bursts of a second's worth; none: without a limit.
+    pub rate_limit: Option<u32>,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("role", &self.role)
+            .field("rate_limit", &self.rate_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who may call. Empty: everybody, as operator; `mw` allows that on loopback only.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens(pub Vec<Token>);

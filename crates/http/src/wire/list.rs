@@ -1,0 +1,50 @@
+//! The form of every list: a page of whole objects and where to go on.
+
+use mw_store::Page;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+use crate::cursor::Scope;
+
+/// How a list is documented.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct List<T> {
+    items: Vec<T>,
+    /// For `cursor`, to get the next page; null on the last one.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
+/// A page with the way its items are shown.
+pub(crate) struct ListView<'a, T, F> {
+    page: &'a Page<T>,
+    scope: &'a Scope,
+    show: F,
+}
+
+impl<'a, T, F> ListView<'a, T, F> {
+    pub(crate) fn new(page: &'a Page<T>, scope: &'a Scope, show: F) -> Self {
+        Self { page, scope, show }
+    }
+}
+
+impl<'a, T, V: Serialize, F: Fn(&'a T) -> V> Serialize for ListView<'a, T, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let next = self.page.next.as_ref().map(|position| self.scope.encode(&position.0));
+        let mut list = serializer.serialize_struct("List", 2)?;
+        list.serialize_field("items", &Items(&self.page.items, &self.show))?;
+        list.serialize_field("next_cursor", &next)?;
+        list.end()
+    }
+}
+
+/// A slice with the way its items are shown.
+pub(crate) struct Items<'a, T, F>(pub(crate) &'a [T], pub(crate) F);
+
+impl<'a, T, V: Serialize, F: Fn(&'a T) -> V> Serialize for Items<'a, T, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(&self.1))
+    }
+}
