@@ -80,11 +80,7 @@ impl From<Refusal> for StoreError {
 
 impl From<mw_domain::limits::InvalidField> for StoreError {
     fn from(invalid: mw_domain::limits::InvalidField) -> Self {
-        Refusal::InvalidField {
-            field: invalid.field,
-            detail: invalid.detail,
-        }
-        .into()
+        Refusal::InvalidField { field: invalid.field, detail: invalid.detail }.into()
     }
 }
 

@@ -33,17 +33,11 @@ pub struct Done<T> {
 
 impl<T> Done<T> {
     pub const fn first(value: T) -> Self {
-        Self {
-            value,
-            replayed: false,
-        }
+        Self { value, replayed: false }
     }
 
     pub const fn again(value: T) -> Self {
-        Self {
-            value,
-            replayed: true,
-        }
+        Self { value, replayed: true }
     }
 }
 

@@ -14,10 +14,7 @@ pub enum Basket {
     /// One a product, in the order to keep.
     Lines(Vec<Demand>),
     /// Exactly what the user's active cart holds; the cart becomes `ordered`.
-    Cart {
-        expected_version: Option<u64>,
-        lifetime: CartLifetime,
-    },
+    Cart { expected_version: Option<u64>, lifetime: CartLifetime },
 }
 
 #[derive(Debug, Clone)]

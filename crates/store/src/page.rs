@@ -26,9 +26,6 @@ impl PageRequest {
 
 impl<T> Page<T> {
     pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Page<U> {
-        Page {
-            items: self.items.into_iter().map(convert).collect(),
-            next: self.next,
-        }
+        Page { items: self.items.into_iter().map(convert).collect(), next: self.next }
     }
 }

@@ -35,45 +35,25 @@ impl State {
 
     pub(super) fn note(&mut self, owner: &Owner, changes: impl IntoIterator<Item = CartChange>) {
         for change in changes {
-            let key = (
-                owner.clone(),
-                change.cart_id,
-                change.version,
-                change.product_id.clone(),
-            );
+            let key = (owner.clone(), change.cart_id, change.version, change.product_id.clone());
             self.changes.insert(key, change);
         }
     }
 
     pub(super) fn merge(&mut self, parties: Parties) -> Merged {
-        let Parties {
-            user_id,
-            session_id,
-            mode,
-            new_cart_id,
-            lifetime,
-            now,
-        } = parties;
+        let Parties { user_id, session_id, mode, new_cart_id, lifetime, now } = parties;
         let owner = Owner::User(user_id);
         let user = self.active(&owner, now);
-        let guest = self
-            .active(&Owner::Session(session_id), now)
-            .filter(|guest| !guest.lines.is_empty());
+        let guest = self.active(&Owner::Session(session_id), now).filter(|guest| !guest.lines.is_empty());
         let Some(mut guest) = guest else {
-            return Merged {
-                cart: user,
-                changes: Vec::new(),
-            };
+            return Merged { cart: user, changes: Vec::new() };
         };
         let mut user = user.unwrap_or_else(|| Cart::open(new_cart_id, owner.clone(), now));
         let changes = user.take_in(&mut guest, mode, now, &lifetime);
         self.keep_cart(&guest);
         self.keep_cart(&user);
         self.note(&owner, user.merge_history(&changes));
-        Merged {
-            cart: Some(user),
-            changes,
-        }
+        Merged { cart: Some(user), changes }
     }
 }
 
@@ -81,10 +61,7 @@ impl State {
 pub(super) fn check_version(cart: Option<&Cart>, expected: Option<u64>) -> Result<()> {
     let version = cart.map_or(0, |cart| cart.version);
     match expected {
-        Some(expected) if expected != version => Err(Refusal::CartVersion {
-            current: cart.cloned(),
-        }
-        .into()),
+        Some(expected) if expected != version => Err(Refusal::CartVersion { current: cart.cloned() }.into()),
         _ => Ok(()),
     }
 }
@@ -96,12 +73,7 @@ fn place_of_cart(cart: &Cart) -> Place {
 /// Newest first, but the products of one change by their ids.
 fn place_of_change(change: &CartChange) -> Place {
     // A space is below every character of an id, so shorter ids come first.
-    let text = format!(
-        "{:020} {} {}",
-        u64::MAX - change.version,
-        change.product_id,
-        change.cart_id
-    );
+    let text = format!("{:020} {} {}", u64::MAX - change.version, change.product_id, change.cart_id);
     (-change.at.as_millis(), text)
 }
 
@@ -117,12 +89,7 @@ impl Carts for Model {
         check_version(active.as_ref(), command.expected_version)?;
         let mut cart =
             active.unwrap_or_else(|| Cart::open(command.new_cart_id, command.owner.clone(), command.now));
-        cart.set_line(
-            command.product_id.clone(),
-            command.quantity,
-            command.now,
-            &command.lifetime,
-        )?;
+        cart.set_line(command.product_id.clone(), command.quantity, command.now, &command.lifetime)?;
         state.keep_cart(&cart);
         state.note(&command.owner, [cart.line_history(&command.product_id)]);
         Ok(cart)

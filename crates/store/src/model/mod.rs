@@ -82,9 +82,7 @@ impl Upkeep for Model {
         remove_expired(&mut state.carts, &mut left, |cart| cart.is_expired(now));
         remove_expired(&mut state.changes, &mut left, |change| is_forgotten(change, now));
         remove_expired(&mut state.sessions, &mut left, |session| session.is_expired(now));
-        remove_expired(&mut state.remembered, &mut left, |remembered| {
-            now >= remembered.once.keep_until
-        });
+        remove_expired(&mut state.remembered, &mut left, |remembered| now >= remembered.once.keep_until);
         Ok(limit - left)
     }
 }

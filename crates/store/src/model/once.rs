@@ -32,8 +32,7 @@ impl State {
     pub(super) fn remember(&mut self, once: Option<Once>, outcome: impl FnOnce() -> Outcome) {
         if let Some(once) = once {
             let outcome = outcome();
-            self.remembered
-                .insert(once.key.clone(), Remembered { once, outcome });
+            self.remembered.insert(once.key.clone(), Remembered { once, outcome });
         }
     }
 }

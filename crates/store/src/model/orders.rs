@@ -27,22 +27,14 @@ impl State {
     fn basket(&self, command: &PlaceOrder) -> Result<(Vec<Demand>, Closing)> {
         match &command.basket {
             Basket::Lines(lines) => Ok((lines.clone(), None)),
-            Basket::Cart {
-                expected_version,
-                lifetime,
-            } => {
+            Basket::Cart { expected_version, lifetime } => {
                 let active = self.active(&Owner::User(command.user_id.clone()), command.now);
                 check_version(active.as_ref(), *expected_version)?;
-                let cart = active
-                    .filter(|cart| !cart.lines.is_empty())
-                    .ok_or(Refusal::CartEmpty)?;
+                let cart = active.filter(|cart| !cart.lines.is_empty()).ok_or(Refusal::CartEmpty)?;
                 let lines = cart
                     .lines
                     .iter()
-                    .map(|line| Demand {
-                        product_id: line.product_id.clone(),
-                        quantity: line.quantity,
-                    })
+                    .map(|line| Demand { product_id: line.product_id.clone(), quantity: line.quantity })
                     .collect();
                 Ok((lines, Some((cart, *lifetime))))
             }
@@ -99,10 +91,7 @@ impl State {
             version: 1,
             pay_by: command.pay_by,
         };
-        let stored = StoredOrder {
-            events: vec![order.created_event()],
-            order: order.clone(),
-        };
+        let stored = StoredOrder { events: vec![order.created_event()], order: order.clone() };
         self.orders.insert(order.order_id, stored);
         Ok(order)
     }
@@ -194,10 +183,7 @@ impl Orders for Model {
             .map(|stored| stored.order.clone())
             .filter(|order| command.of_user.as_ref().is_none_or(|user| *user == order.user_id))
             .ok_or(Refusal::OrderNotFound(command.order_id))?;
-        if command
-            .expected_version
-            .is_some_and(|expected| expected != order.version)
-        {
+        if command.expected_version.is_some_and(|expected| expected != order.version) {
             return Err(Refusal::OrderVersion { current: order }.into());
         }
         let order = state.advance(order, command.to, command.note, command.now)?;
@@ -238,15 +224,13 @@ impl Orders for Model {
                 continue;
             }
             let date = order.created_at.date();
-            let row = sales
-                .entry((date, order.geo_zone.clone()))
-                .or_insert_with(|| Sales {
-                    date,
-                    geo_zone: order.geo_zone.clone(),
-                    orders: 0,
-                    units: 0,
-                    revenue: Money::ZERO,
-                });
+            let row = sales.entry((date, order.geo_zone.clone())).or_insert_with(|| Sales {
+                date,
+                geo_zone: order.geo_zone.clone(),
+                orders: 0,
+                units: 0,
+                revenue: Money::ZERO,
+            });
             row.orders += 1;
             row.units += order.units();
             row.revenue = row.revenue.saturating_add(order.total);

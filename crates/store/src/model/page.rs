@@ -32,10 +32,7 @@ pub(super) fn page<T>(
         .collect();
     let is_more = following.len() > request.limit;
     following.truncate(request.limit);
-    let next = following
-        .last()
-        .filter(|_| is_more)
-        .map(|(place, _)| write(place));
+    let next = following.last().filter(|_| is_more).map(|(place, _)| write(place));
     let items = following.into_iter().map(|(_, item)| item).collect();
     Ok(Page { items, next })
 }

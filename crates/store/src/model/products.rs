@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, Product, ProductId, Timestamp};
-use uuid::Uuid;
 
 use super::page::{Direction, page};
 use super::stock::Change;
@@ -28,15 +27,9 @@ impl State {
         let is_asked = product.category == query.category
             && query.min_price.is_none_or(|min| product.price >= min)
             && query.max_price.is_none_or(|max| product.price <= max);
-        let available = query
-            .geo_zone
-            .as_ref()
-            .map(|zone| self.available(&product.product_id, zone, now));
+        let available = query.geo_zone.as_ref().map(|zone| self.available(&product.product_id, zone, now));
         let is_missing = query.in_stock && available == Some(0);
-        (is_asked && !is_missing).then(|| Listed {
-            product: product.clone(),
-            available,
-        })
+        (is_asked && !is_missing).then(|| Listed { product: product.clone(), available })
     }
 }
 
@@ -78,10 +71,9 @@ impl Products for Model {
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
         let mut state = self.state();
         let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Imported { product_id, created } => Some(Imported {
-                product_id: product_id.clone(),
-                created: *created,
-            }),
+            Outcome::Imported { product_id, created } => {
+                Some(Imported { product_id: product_id.clone(), created: *created })
+            }
             _ => None,
         })?;
         if let Some(first) = first {
@@ -93,14 +85,11 @@ impl Products for Model {
             state.check_on_hand(&product_id, zone, *on_hand, command.now)?;
         }
         for (zone, on_hand) in &command.stock {
-            let change = Change::set(Uuid::nil(), command.now);
+            let change = Change::set(command.op, command.now);
             state.put_on_hand(&product_id, zone, *on_hand, change);
         }
         let created = state.put(command.product).created;
-        state.remember(command.once, || Outcome::Imported {
-            product_id: product_id.clone(),
-            created,
-        });
+        state.remember(command.once, || Outcome::Imported { product_id: product_id.clone(), created });
         Ok(Done::first(Imported { product_id, created }))
     }
 
@@ -120,21 +109,14 @@ impl Products for Model {
                 Some((place, state.listed(product, query, now)?))
             })
             .collect();
-        let direction = if query.descending {
-            Direction::Falling
-        } else {
-            Direction::Rising
-        };
+        let direction = if query.descending { Direction::Falling } else { Direction::Rising };
         page(listed, direction, &request)
     }
 
     async fn categories(&self, request: PageRequest) -> Result<Page<Category>> {
         let state = self.state();
         let names: BTreeSet<&Category> = state.products.values().map(|product| &product.category).collect();
-        let categories = names
-            .into_iter()
-            .map(|name| ((0, name.to_string()), name.clone()))
-            .collect();
+        let categories = names.into_iter().map(|name| ((0, name.to_string()), name.clone())).collect();
         page(categories, Direction::Rising, &request)
     }
 }

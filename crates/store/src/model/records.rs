@@ -17,10 +17,7 @@ impl Export for Snapshot {
     }
 
     async fn page(&self, request: PageRequest) -> Result<Page<Record>> {
-        let records = (0..)
-            .zip(&self.0)
-            .map(|(at, record)| ((at, String::new()), record.clone()))
-            .collect();
+        let records = (0..).zip(&self.0).map(|(at, record)| ((at, String::new()), record.clone())).collect();
         page(records, Direction::Rising, &request)
     }
 }
@@ -42,18 +39,12 @@ impl State {
         }
         records.extend(self.carts.values().cloned().map(Record::Cart));
         for ((owner, ..), change) in &self.changes {
-            records.push(Record::CartChange {
-                owner: owner.clone(),
-                change: change.clone(),
-            });
+            records.push(Record::CartChange { owner: owner.clone(), change: change.clone() });
         }
         records.extend(self.sessions.values().cloned().map(Record::Session));
         records.extend(self.reservations.values().cloned().map(Record::Reservation));
         for StoredOrder { order, events } in self.orders.values() {
-            records.push(Record::Order {
-                order: order.clone(),
-                events: events.clone(),
-            });
+            records.push(Record::Order { order: order.clone(), events: events.clone() });
         }
         records.extend(self.remembered.values().cloned().map(Record::Remembered));
         records
@@ -65,11 +56,7 @@ impl State {
                 self.products.insert(product.product_id.clone(), product);
             }
             Record::Stock { stock, ledger } => {
-                let figure = Figure {
-                    level: stock.level,
-                    updated_at: stock.updated_at,
-                    ledger,
-                };
+                let figure = Figure { level: stock.level, updated_at: stock.updated_at, ledger };
                 self.figures.insert((stock.product_id, stock.geo_zone), figure);
             }
             Record::Cart(cart) => self.keep_cart(&cart),

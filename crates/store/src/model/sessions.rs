@@ -11,10 +11,7 @@ use crate::{Done, Page, PageRequest, Refusal, Result, Sessions};
 
 impl State {
     fn live(&self, session_id: &SessionId, now: Timestamp) -> Option<Session> {
-        self.sessions
-            .get(session_id)
-            .filter(|session| !session.is_expired(now))
-            .cloned()
+        self.sessions.get(session_id).filter(|session| !session.is_expired(now)).cloned()
     }
 
     pub(super) fn keep_session(&mut self, session: &Session) {
@@ -48,9 +45,7 @@ impl Sessions for Model {
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
         let mut state = self.state();
-        let mut session = state
-            .live(&command.session_id, command.now)
-            .ok_or(Refusal::SessionNotFound)?;
+        let mut session = state.live(&command.session_id, command.now).ok_or(Refusal::SessionNotFound)?;
         if session.touch(&command.data, command.now, command.lifetime)? {
             state.keep_session(&session);
         }
@@ -66,14 +61,8 @@ impl Sessions for Model {
         if let Some(first) = first {
             return Ok(first);
         }
-        let mut session = state
-            .live(&command.session_id, command.now)
-            .ok_or(Refusal::SessionNotFound)?;
-        if session
-            .user_id
-            .as_ref()
-            .is_some_and(|user| *user != command.user_id)
-        {
+        let mut session = state.live(&command.session_id, command.now).ok_or(Refusal::SessionNotFound)?;
+        if session.user_id.as_ref().is_some_and(|user| *user != command.user_id) {
             return Err(Refusal::SessionBound.into());
         }
         session.user_id = Some(command.user_id.clone());
@@ -87,10 +76,7 @@ impl Sessions for Model {
             lifetime: command.cart_lifetime,
             now: command.now,
         });
-        let logged_in = LoggedIn {
-            session,
-            cart: merged.cart,
-        };
+        let logged_in = LoggedIn { session, cart: merged.cart };
         state.remember(command.once, || Outcome::LoggedIn(logged_in.clone()));
         Ok(Done::first(logged_in))
     }
@@ -122,9 +108,7 @@ impl Sessions for Model {
     }
 
     async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
-        self.state()
-            .sessions
-            .retain(|_, session| session.user_id.as_ref() != Some(user_id));
+        self.state().sessions.retain(|_, session| session.user_id.as_ref() != Some(user_id));
         Ok(())
     }
 }

@@ -24,12 +24,7 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) const fn new(op: Uuid, cause: Cause, now: Timestamp) -> Self {
-        Self {
-            op,
-            cause,
-            note: None,
-            now,
-        }
+        Self { op, cause, note: None, now }
     }
 
     pub(super) const fn set(op: Uuid, now: Timestamp) -> Self {
@@ -65,13 +60,12 @@ impl State {
 
     /// Like [`Self::stock_at`], where a zone without stock has 0.
     fn stock_or_none(&self, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> ZoneStock {
-        self.stock_at(product_id, geo_zone, now)
-            .unwrap_or_else(|| ZoneStock {
-                product_id: product_id.clone(),
-                geo_zone: geo_zone.clone(),
-                level: Level::default(),
-                updated_at: now,
-            })
+        self.stock_at(product_id, geo_zone, now).unwrap_or_else(|| ZoneStock {
+            product_id: product_id.clone(),
+            geo_zone: geo_zone.clone(),
+            level: Level::default(),
+            updated_at: now,
+        })
     }
 
     pub(super) fn available(&self, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> u64 {
@@ -93,15 +87,8 @@ impl State {
 
     /// Moves a figure and writes the ledger. Callers have checked that the figure can move so.
     fn move_figure(&mut self, product_id: &ProductId, geo_zone: &GeoZone, delta: Delta, change: Change) {
-        let figure: &mut Figure = self
-            .figures
-            .entry((product_id.clone(), geo_zone.clone()))
-            .or_default();
-        debug_assert!(
-            figure.level.moved(delta).is_ok(),
-            "{:?} by {delta:?}",
-            figure.level
-        );
+        let figure: &mut Figure = self.figures.entry((product_id.clone(), geo_zone.clone())).or_default();
+        debug_assert!(figure.level.moved(delta).is_ok(), "{:?} by {delta:?}", figure.level);
         figure.level = figure.level.moved(delta).unwrap_or(figure.level);
         figure.updated_at = figure.updated_at.max(change.now);
         figure.ledger.push(Movement {
@@ -160,11 +147,7 @@ impl State {
         cause: Cause,
         now: Timestamp,
     ) -> Result<Reservation> {
-        let hold = self
-            .reservations
-            .get(&reservation_id)
-            .cloned()
-            .ok_or(Refusal::ReservationNotFound)?;
+        let hold = self.reservations.get(&reservation_id).cloned().ok_or(Refusal::ReservationNotFound)?;
         if hold.status == status {
             return Ok(hold);
         }
@@ -198,10 +181,7 @@ impl State {
     ) -> ZoneStock {
         let now = change.now;
         let current = self.stock_or_none(product_id, geo_zone, now).level;
-        let delta = Delta {
-            on_hand: on_hand.cast_signed() - current.on_hand.cast_signed(),
-            reserved: 0,
-        };
+        let delta = Delta { on_hand: on_hand.cast_signed() - current.on_hand.cast_signed(), reserved: 0 };
         self.move_figure(product_id, geo_zone, delta, change);
         self.stock_or_none(product_id, geo_zone, now)
     }
@@ -216,11 +196,8 @@ impl State {
 
     /// Units of orders that wait for payment and of holds that are open.
     fn held(&self, product_id: &ProductId, geo_zone: &GeoZone) -> u64 {
-        let orders = self
-            .orders
-            .values()
-            .filter(|stored| stored.order.status == OrderStatus::Created)
-            .map(|stored| {
+        let orders =
+            self.orders.values().filter(|stored| stored.order.status == OrderStatus::Created).map(|stored| {
                 let lines = demands(&stored.order);
                 units_of(&lines, &stored.order.geo_zone, product_id, geo_zone)
             });
@@ -247,10 +224,7 @@ pub(super) fn demands(order: &Order) -> Vec<Demand> {
     order
         .lines
         .iter()
-        .map(|line| Demand {
-            product_id: line.product_id.clone(),
-            quantity: line.quantity,
-        })
+        .map(|line| Demand { product_id: line.product_id.clone(), quantity: line.quantity })
         .collect()
 }
 
@@ -274,21 +248,12 @@ impl Stock for Model {
     ) -> Result<Vec<ZoneStock>> {
         let state = self.state();
         let zones = state.figures.keys().filter(|(of, _)| of == product_id);
-        Ok(zones
-            .filter_map(|(_, zone)| state.stock_at(product_id, zone, now))
-            .collect())
+        Ok(zones.filter_map(|(_, zone)| state.stock_at(product_id, zone, now)).collect())
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
         let mut state = self.state();
-        let SetOnHand {
-            product_id,
-            geo_zone,
-            on_hand,
-            expected_on_hand,
-            op,
-            now,
-        } = command;
+        let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
         state.settle(now, usize::MAX);
         state.known_product(&product_id)?;
         let current = state.stock_at(&product_id, &geo_zone, now);
@@ -313,10 +278,7 @@ impl Stock for Model {
         state.settle(now, usize::MAX);
         state.known_product(&command.product_id)?;
         let current = state.stock_or_none(&command.product_id, &command.geo_zone, now);
-        let delta = Delta {
-            on_hand: command.delta,
-            reserved: 0,
-        };
+        let delta = Delta { on_hand: command.delta, reserved: 0 };
         let Ok(moved) = current.level.moved(delta) else {
             return Err(Refusal::StockBelowReserved { current }.into());
         };
@@ -324,12 +286,7 @@ impl Stock for Model {
             let detail = format!("at most {ON_HAND_MAX} units may be on hand");
             return Err(InvalidField::new("delta", detail).into());
         }
-        let change = Change {
-            op: command.op,
-            cause: Cause::Adjust,
-            note: Some(command.reason),
-            now,
-        };
+        let change = Change { op: command.op, cause: Cause::Adjust, note: Some(command.reason), now };
         state.move_figure(&command.product_id, &command.geo_zone, delta, change);
         let stock = state.stock_or_none(&command.product_id, &command.geo_zone, now);
         state.remember(command.once, || Outcome::Stock(stock.clone()));
@@ -357,9 +314,7 @@ impl Stock for Model {
         };
         let change = Change::new(reservation.reservation_id.uuid(), Cause::Hold, command.now);
         state.move_units(&reservation.lines, &reservation.geo_zone, &change);
-        state
-            .reservations
-            .insert(reservation.reservation_id, reservation.clone());
+        state.reservations.insert(reservation.reservation_id, reservation.clone());
         state.remember(command.once, || Outcome::Reservation(reservation.clone()));
         Ok(Done::first(reservation))
     }
@@ -409,13 +364,10 @@ impl Stock for Model {
         for ((product_id, geo_zone), figure) in &state.figures {
             audit.figures += 1;
             audit.movements += figure.ledger.len() as u64;
-            let ledger = figure
-                .ledger
-                .iter()
-                .fold(Delta::default(), |sum, movement| Delta {
-                    on_hand: sum.on_hand + movement.delta.on_hand,
-                    reserved: sum.reserved + movement.delta.reserved,
-                });
+            let ledger = figure.ledger.iter().fold(Delta::default(), |sum, movement| Delta {
+                on_hand: sum.on_hand + movement.delta.on_hand,
+                reserved: sum.reserved + movement.delta.reserved,
+            });
             let held = state.held(product_id, geo_zone);
             let recorded = figure.level;
             let explained = ledger.on_hand == recorded.on_hand.cast_signed()
