@@ -2,6 +2,10 @@
 
 mod commands;
 mod config;
+mod demo;
+mod record;
+mod runtime;
+mod storage;
 mod terminal;
 
 use std::process::ExitCode;
@@ -19,11 +23,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             terminal::complain(&error);
-            if error.is::<ConfigError>() {
-                ExitCode::from(EXIT_USAGE)
-            } else {
-                ExitCode::FAILURE
-            }
+            if error.is::<ConfigError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

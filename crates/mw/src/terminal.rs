@@ -1,8 +1,13 @@
-//! What people see: results on standard output, everything else on standard error.
+//! What people see: results on standard output; progress, notes, logs and failures on standard error.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogConfig;
+use crate::record::Counts;
 
 /// Writes a command's result. A reader that has gone away (`mw config | head`) wanted no more, which is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
@@ -15,6 +20,79 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Tells of a failure, with its causes, in one line.
 pub(crate) fn complain(error: &anyhow::Error) {
+    note(&format!("{error:#}"));
+}
+
+/// Tells the person who started the command something beside its result.
+pub(crate) fn note(text: &str) {
     // Nobody is left to be told where standard error is gone too.
-    let _ = writeln!(io::stderr().lock(), "mw: {error:#}");
+    let _ = writeln!(io::stderr().lock(), "mw: {text}");
+}
+
+/// Sends the log to standard error from here on.
+pub(crate) fn log(config: &LogConfig) {
+    let filter = EnvFilter::new(&config.filter);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    // The first one stays where a command is run twice in one process, as tests may do.
+    let _ = if config.json { subscriber.json().try_init() } else { subscriber.try_init() };
+}
+
+/// `5 records (3 carts, 2 orders)`.
+pub(crate) fn counted(counts: &Counts) -> String {
+    let kinds: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let records = match counts.values().sum() {
+        1 => "1 record".to_owned(),
+        sum => format!("{sum} records"),
+    };
+    if kinds.is_empty() { records } else { format!("{records} ({})", kinds.join(", ")) }
+}
+
+/// A bar that is drawn where standard error is a terminal, and goes away when dropped.
+pub(crate) struct Progress(ProgressBar);
+
+const COUNTED: &str = "{msg} [{bar:40}] {human_pos}/{human_len} ({eta})";
+const BYTES: &str = "{msg} [{bar:40}] {bytes}/{total_bytes} ({eta})";
+const ENDLESS: &str = "{msg} {spinner} {human_pos}";
+const ENDLESS_BYTES: &str = "{msg} {spinner} {bytes}";
+
+impl Progress {
+    /// Of so many things, or about so many.
+    pub(crate) fn of(what: &'static str, total: u64) -> Self {
+        Self::styled(ProgressBar::new(total), what, COUNTED)
+    }
+
+    pub(crate) fn of_bytes(what: &'static str, total: u64) -> Self {
+        Self::styled(ProgressBar::new(total), what, BYTES)
+    }
+
+    /// Of things whose number nobody knows.
+    pub(crate) fn endless(what: &'static str) -> Self {
+        Self::styled(ProgressBar::new_spinner(), what, ENDLESS)
+    }
+
+    pub(crate) fn endless_bytes(what: &'static str) -> Self {
+        Self::styled(ProgressBar::new_spinner(), what, ENDLESS_BYTES)
+    }
+
+    fn styled(bar: ProgressBar, what: &'static str, template: &str) -> Self {
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(bar.with_style(style).with_message(what))
+    }
+
+    pub(crate) fn advance(&self, by: usize) {
+        self.0.inc(by as u64);
+    }
+
+    pub(crate) fn at(&self, position: u64) {
+        self.0.set_position(position);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }

@@ -22,6 +22,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let settings = Settings::gather(&args.server.sources())?;
-    Config::read(&settings)?;
+    Config::read(&settings)?.check_files()?;
     terminal::print(&show(&settings))
 }

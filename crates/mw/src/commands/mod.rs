@@ -2,6 +2,10 @@
 
 mod completions;
 mod config;
+mod export;
+mod import;
+mod serve;
+mod stock;
 
 use std::process::ExitCode;
 
@@ -28,7 +32,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Args),
     Config(config::Args),
+    Stock(stock::Args),
+    Export(export::Args),
+    Import(import::Args),
     Completions(completions::Args),
     /// Print the version
     Version,
@@ -37,7 +45,11 @@ enum Command {
 impl Cli {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self.command {
+            Command::Serve(args) => serve::run(&args),
             Command::Config(args) => config::run(&args),
+            Command::Stock(args) => return stock::run(&args),
+            Command::Export(args) => export::run(&args),
+            Command::Import(args) => import::run(&args),
             Command::Completions(args) => completions::run(&args),
             Command::Version => terminal::print(&format!("mw {}\n", env!("CARGO_PKG_VERSION"))),
         }?;

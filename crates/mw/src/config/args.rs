@@ -53,20 +53,11 @@ impl ConfigArgs {
 impl ServerArgs {
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = self.config.sources();
-        push(
-            &mut sources.flags,
-            "--listen",
-            "server.listen",
-            self.listen.as_ref(),
-        );
+        push(&mut sources.flags, "--listen", "server.listen", self.listen.as_ref());
         sources
     }
 }
 
 fn push(flags: &mut Vec<Flag>, name: &'static str, key: &'static str, value: Option<&String>) {
-    flags.extend(value.map(|value| Flag {
-        name,
-        key,
-        value: value.clone(),
-    }));
+    flags.extend(value.map(|value| Flag { name, key, value: value.clone() }));
 }

@@ -51,11 +51,7 @@ pub(crate) struct Problem {
 impl Problem {
     pub(crate) fn new(origin: &Origin, key: impl Into<String>, what: impl Into<String>) -> Self {
         let key = key.into();
-        Self {
-            place: origin.of(&key),
-            key,
-            what: what.into(),
-        }
+        Self { place: origin.of(&key), key, what: what.into() }
     }
 }
 
@@ -76,11 +72,7 @@ pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
 
 impl ConfigError {
     pub(crate) fn check(problems: Vec<Problem>) -> Result<(), Self> {
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Self(problems))
-        }
+        if problems.is_empty() { Ok(()) } else { Err(Self(problems)) }
     }
 }
 

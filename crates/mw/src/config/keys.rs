@@ -23,27 +23,15 @@ pub(crate) enum Presence {
 }
 
 const fn key(path: &'static str, kind: Kind) -> Key {
-    Key {
-        path,
-        kind,
-        presence: Presence::Always,
-    }
+    Key { path, kind, presence: Presence::Always }
 }
 
 const fn optional(path: &'static str, kind: Kind) -> Key {
-    Key {
-        path,
-        kind,
-        presence: Presence::Optional,
-    }
+    Key { path, kind, presence: Presence::Optional }
 }
 
 const fn secret(path: &'static str) -> Key {
-    Key {
-        path,
-        kind: Kind::Text,
-        presence: Presence::Secret,
-    }
+    Key { path, kind: Kind::Text, presence: Presence::Secret }
 }
 
 const MIB: u64 = 1 << 20;
@@ -51,15 +39,9 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// What waits on a person or a network.
-const TIMEOUT: Kind = Kind::Time {
-    min: Duration::from_millis(100),
-    max: Duration::from_secs(3_600),
-};
+const TIMEOUT: Kind = Kind::Time { min: Duration::from_millis(100), max: Duration::from_hours(1) };
 /// What lives on the shop's own scale.
-const LIFETIME: Kind = Kind::Time {
-    min: Duration::from_secs(1),
-    max: Duration::from_secs(10 * 365 * 86_400),
-};
+const LIFETIME: Kind = Kind::Time { min: Duration::from_secs(1), max: Duration::from_hours(10 * 365 * 24) };
 
 const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
@@ -140,9 +122,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 fn is_above(table: &str, pattern: &str) -> bool {
     let depth = table.split('.').count();
     let mut ends = pattern.match_indices('.').map(|(at, _)| at);
-    ends.nth(depth - 1)
-        .and_then(|end| pattern.get(..end))
-        .is_some_and(|above| matches(above, table))
+    ends.nth(depth - 1).and_then(|end| pattern.get(..end)).is_some_and(|above| matches(above, table))
 }
 
 /// Least likeness (0 to 1) for one key to be offered in place of another.
@@ -170,26 +150,12 @@ mod tests {
     #[test]
     fn keys_tables_and_the_unknown_are_told_apart() {
         assert!(matches!(find("server.listen"), Place::Key(_)));
-        assert!(matches!(
-            find("store.cassandra.replication.core.dc1"),
-            Place::Key(_)
-        ));
-        for table in [
-            "server",
-            "server.tls",
-            "store.cassandra.replication",
-            "store.cassandra.policy.orders",
-        ] {
+        assert!(matches!(find("store.cassandra.replication.core.dc1"), Place::Key(_)));
+        for table in ["server", "server.tls", "store.cassandra.replication", "store.cassandra.policy.orders"]
+        {
             assert!(matches!(find(table), Place::Table), "{table}");
         }
-        for unknown in [
-            "",
-            "serve",
-            "server.",
-            "server.listen.port",
-            "server.tls.key.x",
-            "a.b.c.d.e",
-        ] {
+        for unknown in ["", "serve", "server.", "server.listen.port", "server.tls.key.x", "a.b.c.d.e"] {
             assert!(matches!(find(unknown), Place::Unknown), "{unknown}");
         }
     }

@@ -1,6 +1,6 @@
 //! What a value may be: how each kind is read from TOML and what it says of a value it cannot take.
 //!
-//! The text of an error completes "orders.payment_window: …".
+//! The text of an error completes `orders.payment_window: …`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -43,10 +43,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a bare word that happens to be TOML (`--set store.embedded.path=123`) is meant as text.
     pub(crate) fn is_text(self) -> bool {
-        !matches!(
-            self,
-            Self::Count { .. } | Self::Texts | Self::Tokens | Self::Scalar
-        )
+        !matches!(self, Self::Count { .. } | Self::Texts | Self::Tokens | Self::Scalar)
     }
 
     /// Checks a value by itself; `Tokens` are checked where they are read, since each has keys of its own.
@@ -72,10 +69,10 @@ impl Kind {
             // What was found is not repeated here: it may hold a secret.
             Self::Tokens => match value {
                 Value::Array(_) => Ok(()),
-                _ => Err(
-                    "expected [[tokens]] tables, or [{role = \"storefront\", token = \"…\"}] in one line"
-                        .to_owned(),
-                ),
+                _ => {
+                    Err("expected [[tokens]] tables, or [{role = \"storefront\", token = \"…\"}] in one line"
+                        .to_owned())
+                }
             },
             Self::Scalar => match value {
                 Value::Array(_) | Value::Table(_) => Err(unexpected("a single value", value)),
@@ -87,12 +84,7 @@ impl Kind {
 
 fn between<T: PartialOrd + Copy>(value: T, min: T, max: T, show: fn(T) -> String) -> Result<(), String> {
     if value < min || value > max {
-        Err(format!(
-            "{} is out of range: it is {} to {}",
-            show(value),
-            show(min),
-            show(max)
-        ))
+        Err(format!("{} is out of range: it is {} to {}", show(value), show(min), show(max)))
     } else {
         Ok(())
     }
@@ -119,10 +111,7 @@ pub(crate) fn text(value: &Value) -> Result<&str, String> {
 pub(crate) fn texts(value: &Value) -> Result<Vec<&str>, String> {
     match value {
         Value::Array(items) if !items.is_empty() => items.iter().map(text).collect(),
-        other => Err(unexpected(
-            "an array of texts, such as [\"127.0.0.1:9042\"]",
-            other,
-        )),
+        other => Err(unexpected("an array of texts, such as [\"127.0.0.1:9042\"]", other)),
     }
 }
 
@@ -143,15 +132,11 @@ pub(crate) fn address(value: &Value) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    text.parse().map_err(|_| {
-        unexpected(
-            "an IP address with a port, such as 127.0.0.1:8080 or [::1]:8080",
-            value,
-        )
-    })
+    text.parse()
+        .map_err(|_| unexpected("an IP address with a port, such as 127.0.0.1:8080 or [::1]:8080", value))
 }
 
-pub(crate) fn log_filter(value: &Value) -> Result<tracing_subscriber::EnvFilter, String> {
+fn log_filter(value: &Value) -> Result<tracing_subscriber::EnvFilter, String> {
     let text = text(value)?;
     tracing_subscriber::EnvFilter::try_new(text).map_err(|error| {
         format!(
@@ -171,21 +156,11 @@ pub(crate) fn count(value: &Value) -> Result<u64, String> {
 }
 
 /// Milliseconds in each unit of time, the largest first.
-const TIME_UNITS: [(&str, u64); 5] = [
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1_000),
-    ("ms", 1),
-];
+const TIME_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 /// Bytes in each unit of size, the largest first.
-const SIZE_UNITS: [(&str, u64); 5] = [
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-    ("B", 1),
-];
+const SIZE_UNITS: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 pub(crate) fn time(value: &Value) -> Result<Duration, String> {
     measured(value, &TIME_UNITS)
@@ -220,10 +195,7 @@ fn shown(amount: u64, units: &[(&str, u64)]) -> String {
         .iter()
         .find(|(_, each)| amount != 0 && amount.is_multiple_of(*each))
         .or(units.last())
-        .map_or_else(
-            || amount.to_string(),
-            |(name, each)| format!("{}{name}", amount / each),
-        )
+        .map_or_else(|| amount.to_string(), |(name, each)| format!("{}{name}", amount / each))
 }
 
 #[cfg(test)]
@@ -236,37 +208,17 @@ mod tests {
 
     #[test]
     fn times_are_a_whole_number_with_a_unit() {
-        let good = [
-            ("250ms", 250),
-            ("5s", 5_000),
-            ("15m", 900_000),
-            ("24h", 86_400_000),
-            ("30d", 2_592_000_000),
-        ];
+        let good =
+            [("250ms", 250), ("5s", 5_000), ("15m", 900_000), ("24h", 86_400_000), ("30d", 2_592_000_000)];
         for (text, millis) in good {
             assert_eq!(time(&string(text)), Ok(Duration::from_millis(millis)));
-            assert_eq!(
-                show_time(Duration::from_millis(millis)),
-                if text == "24h" { "1d" } else { text }
-            );
+            assert_eq!(show_time(Duration::from_millis(millis)), if text == "24h" { "1d" } else { text });
         }
-        for bad in [
-            "",
-            "5",
-            "s",
-            "-5s",
-            "1.5h",
-            "5 s",
-            "5S",
-            "1h30m",
-            "99999999999999999999d",
-            "213503982335d",
-        ] {
+        for bad in
+            ["", "5", "s", "-5s", "1.5h", "5 s", "5S", "1h30m", "99999999999999999999d", "213503982335d"]
+        {
             let error = time(&string(bad)).unwrap_err();
-            assert!(
-                error.starts_with("expected a whole number with a unit"),
-                "{bad}: {error}"
-            );
+            assert!(error.starts_with("expected a whole number with a unit"), "{bad}: {error}");
         }
         assert!(time(&Value::Integer(5)).is_err());
     }
@@ -290,19 +242,13 @@ mod tests {
         assert_eq!(of("25h"), "25h is out of range: it is 1s to 1d");
         assert_eq!(of("1500ms"), "1500ms is not a whole number of seconds");
         let queue = Kind::Count { min: 1, max: 9 };
-        assert_eq!(
-            queue.check(&Value::Integer(10)),
-            Err("10 is out of range: it is 1 to 9".to_owned())
-        );
+        assert_eq!(queue.check(&Value::Integer(10)), Err("10 is out of range: it is 1 to 9".to_owned()));
         assert!(queue.check(&Value::Integer(-1)).is_err());
     }
 
     #[test]
     fn an_address_is_numeric_or_localhost() {
-        assert_eq!(
-            address(&string("localhost:80")),
-            Ok("127.0.0.1:80".parse().unwrap())
-        );
+        assert_eq!(address(&string("localhost:80")), Ok("127.0.0.1:80".parse().unwrap()));
         assert!(address(&string("[::1]:0")).is_ok());
         for bad in [":8080", "8080", "127.0.0.1", "example.com:80", "127.0.0.1:99999"] {
             assert!(address(&string(bad)).is_err(), "{bad}");
@@ -315,11 +261,7 @@ mod tests {
             one_of(&string("rocks"), &["embedded", "cassandra"]).unwrap_err(),
             "expected \"embedded\" or \"cassandra\", found \"rocks\""
         );
-        assert!(
-            currency(&string("rub"))
-                .unwrap_err()
-                .contains("three capital letters")
-        );
+        assert!(currency(&string("rub")).unwrap_err().contains("three capital letters"));
         assert!(log_filter(&string("info,mw_http=loud")).is_err());
         assert!(log_filter(&string("info,mw_http=debug")).is_ok());
         assert!(text(&string("")).is_err());

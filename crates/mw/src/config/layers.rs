@@ -150,9 +150,7 @@ impl Layers {
             let key = rest.to_lowercase().replace("__", ".");
             match value.to_str() {
                 Some(text) => self.put(&key, loose(&key, text), &origin),
-                None => self
-                    .problems
-                    .push(Problem::new(&origin, key, "not text in UTF-8")),
+                None => self.problems.push(Problem::new(&origin, key, "not text in UTF-8")),
             }
         }
     }
@@ -209,11 +207,8 @@ fn loose(path: &str, text: &str) -> Value {
 
 fn below(table: &str) -> String {
     let prefix = format!("{table}.");
-    let names: Vec<&str> = keys::KEYS
-        .iter()
-        .map(|key| key.path)
-        .filter(|path| path.starts_with(&prefix))
-        .collect();
+    let names: Vec<&str> =
+        keys::KEYS.iter().map(|key| key.path).filter(|path| path.starts_with(&prefix)).collect();
     names.join(", ")
 }
 

@@ -20,7 +20,6 @@ use mw_domain::Currency;
 use mw_domain::cart::CartLifetime;
 use mw_domain::session::SessionLifetime;
 use mw_http::{ServerSettings, TlsFiles, Tokens};
-use tracing_subscriber::EnvFilter;
 
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
@@ -44,7 +43,8 @@ pub(crate) struct Config {
 
 #[derive(Debug)]
 pub(crate) struct LogConfig {
-    pub(crate) filter: EnvFilter,
+    /// One that `EnvFilter` takes.
+    pub(crate) filter: String,
     pub(crate) json: bool,
 }
 
@@ -73,12 +73,29 @@ impl Config {
             workers: settings.read_if_set("server.workers", count)?,
             tokens,
             log: LogConfig {
-                filter: settings.read("log.filter", kind::log_filter)?,
+                filter: settings.read("log.filter", kind::text)?.to_owned(),
                 json: settings.read("log.format", kind::text)? == "json",
             },
             embedded: embedded(settings)?,
             shop: shop(settings)?,
         })
+    }
+
+    /// Whether the files that the server needs can be read.
+    pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
+        let Some(tls) = &self.server.tls else {
+            return Ok(());
+        };
+        let files = [("server.tls.certificate", &tls.certificate), ("server.tls.key", &tls.key)];
+        let problems = files.into_iter().filter_map(|(key, path)| {
+            let error = std::fs::File::open(path).err()?;
+            Some(Problem {
+                place: String::new(),
+                key: key.to_owned(),
+                what: format!("read {}: {error}", path.display()),
+            })
+        });
+        ConfigError::check(problems.collect())
     }
 
     pub(crate) fn currency(&self) -> Currency {
@@ -127,11 +144,7 @@ fn tls(settings: &Settings) -> Result<Option<TlsFiles>, Problem> {
     let path = |key: &str| settings.read_if_set(key, |value| kind::text(value).map(PathBuf::from));
     let lonely = |given: &str, missing: &str| {
         let origin = settings.get(given).map_or(&Origin::Default, |it| &it.origin);
-        Problem::new(
-            origin,
-            given,
-            format!("is set without {missing}: TLS needs both files"),
-        )
+        Problem::new(origin, given, format!("is set without {missing}: TLS needs both files"))
     };
     match (path("server.tls.certificate")?, path("server.tls.key")?) {
         (None, None) => Ok(None),
@@ -143,9 +156,7 @@ fn tls(settings: &Settings) -> Result<Option<TlsFiles>, Problem> {
 
 fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
     Ok(EmbeddedConfig {
-        path: settings.read("store.embedded.path", |value| {
-            kind::text(value).map(PathBuf::from)
-        })?,
+        path: settings.read("store.embedded.path", |value| kind::text(value).map(PathBuf::from))?,
         block_cache_bytes: settings.read("store.embedded.block_cache", kind::size)?,
         memtable_bytes: settings.read("store.embedded.memtable", kind::size)?,
         min_free_bytes: settings.read("store.embedded.min_free_space", kind::size)?,
@@ -161,9 +172,7 @@ fn shop(settings: &Settings) -> Result<mw_shop::Settings, Problem> {
             user_ms: settings.read("carts.user_ttl", millis)?,
             guest_ms: settings.read("carts.guest_ttl", millis)?,
         },
-        sessions: SessionLifetime {
-            ttl_ms: settings.read("sessions.ttl", millis)?,
-        },
+        sessions: SessionLifetime { ttl_ms: settings.read("sessions.ttl", millis)? },
         payment_window_ms: settings.read("orders.payment_window", millis)?,
         reservation_ttl_seconds: u32::try_from(ttl).unwrap_or(u32::MAX),
     })

@@ -54,11 +54,7 @@ fn open_table<'a>(path: &'a str, table: &mut String, lines: &mut Vec<String>) ->
 /// A name that the operator chose may need quotes.
 fn quoted(name: &str) -> String {
     let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    if name.bytes().all(bare) {
-        name.to_owned()
-    } else {
-        Value::String(name.to_owned()).to_string()
-    }
+    if name.bytes().all(bare) { name.to_owned() } else { Value::String(name.to_owned()).to_string() }
 }
 
 fn with_origin(line: &str, origin: &str) -> String {

@@ -14,18 +14,12 @@ const DEFAULT: &str = include_str!("../../../../config/default.toml");
 const TOKEN: &str = "0123456789abcdef";
 
 fn sets(sets: &[&str]) -> Sources {
-    Sources {
-        sets: sets.iter().map(ToString::to_string).collect(),
-        ..Sources::default()
-    }
+    Sources { sets: sets.iter().map(ToString::to_string).collect(), ..Sources::default() }
 }
 
 fn environment(variables: &[(&str, &str)]) -> Sources {
     Sources {
-        environment: variables
-            .iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect(),
+        environment: variables.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         ..Sources::default()
     }
 }
@@ -34,10 +28,7 @@ fn file(text: &str) -> (TempDir, Sources) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("mw.toml");
     fs::write(&path, text).unwrap();
-    let sources = Sources {
-        file: Some(path),
-        ..Sources::default()
-    };
+    let sources = Sources { file: Some(path), ..Sources::default() };
     (folder, sources)
 }
 
@@ -46,10 +37,7 @@ fn problems(sources: &Sources) -> Vec<String> {
     let ConfigError(problems) = Config::load(sources).expect_err("the configuration must be refused");
     let folder = sources.file.as_ref().and_then(|path| path.parent());
     let prefix = folder.map_or_else(String::new, |folder| format!("{}/", folder.display()));
-    problems
-        .iter()
-        .map(|problem| problem.to_string().replace(&prefix, ""))
-        .collect()
+    problems.iter().map(|problem| problem.to_string().replace(&prefix, "")).collect()
 }
 
 fn problem(sources: &Sources) -> String {
@@ -63,12 +51,7 @@ fn the_default_file_has_every_key_and_is_what_the_server_would_choose() {
     let settings = Settings::gather(&Sources::default()).unwrap();
     for key in KEYS {
         let name = key.path.rsplit('.').find(|name| *name != "*").unwrap();
-        assert_eq!(
-            settings.get(key.path).is_some(),
-            key.presence == Presence::Always,
-            "{}",
-            key.path
-        );
+        assert_eq!(settings.get(key.path).is_some(), key.presence == Presence::Always, "{}", key.path);
         assert!(DEFAULT.contains(name), "{} is not described", key.path);
     }
     let config = Config::read(&settings).unwrap();
@@ -77,7 +60,11 @@ fn the_default_file_has_every_key_and_is_what_the_server_would_choose() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.shop.carts.user_ms, 30 * 86_400_000);
     assert_eq!(config.shop.reservation_ttl_seconds, 900);
-    assert_eq!(config.embedded.block_cache_bytes, 128 << 20);
+    let engine = mw_store_embedded::Options::new("./data", config.currency());
+    assert_eq!(config.embedded.block_cache_bytes, engine.block_cache_bytes);
+    assert_eq!(config.embedded.memtable_bytes, engine.memtable_bytes);
+    assert_eq!(config.embedded.min_free_bytes, engine.min_free_bytes);
+    assert_eq!(config.embedded.write_queue, engine.write_queue);
     assert!(config.tokens.0.is_empty());
 }
 
@@ -88,10 +75,7 @@ fn a_higher_layer_wins() {
     assert_eq!(window(&sources), 60_000);
     sources.environment = environment(&[("MW_ORDERS__PAYMENT_WINDOW", "5s")]).environment;
     assert_eq!(window(&sources), 5_000);
-    sources.sets = vec![
-        "orders.payment_window=2s".to_owned(),
-        "orders.payment_window = \"3s\"".to_owned(),
-    ];
+    sources.sets = vec!["orders.payment_window=2s".to_owned(), "orders.payment_window = \"3s\"".to_owned()];
     assert_eq!(window(&sources), 3_000);
     assert_eq!(Config::load(&sources).unwrap().shop.carts.user_ms, 86_400_000);
 }
@@ -101,11 +85,7 @@ fn flags_are_above_the_environment_and_below_set() {
     let mut sources = environment(&[("MW_STORE__EMBEDDED__PATH", "/from/environment")]);
     let path = |sources: &Sources| Config::load(sources).unwrap().embedded.path;
     assert_eq!(path(&sources), PathBuf::from("/from/environment"));
-    sources.flags = vec![Flag {
-        name: "--data",
-        key: "store.embedded.path",
-        value: "/from/flag".to_owned(),
-    }];
+    sources.flags = vec![Flag { name: "--data", key: "store.embedded.path", value: "/from/flag".to_owned() }];
     assert_eq!(path(&sources), PathBuf::from("/from/flag"));
     sources.sets = vec!["store.embedded.path=/from/set".to_owned()];
     assert_eq!(path(&sources), PathBuf::from("/from/set"));
@@ -169,30 +149,12 @@ fn bad_values_name_their_key_and_place() {
         "mw.toml:2: carts.user_ttl: expected a whole number with a unit (250ms, 5s, 15m, 24h or 30d), found 30"
     );
     let cases = [
-        (
-            "orders.payment_window=0s",
-            "orders.payment_window: 0ms is out of range: it is 1s to 3650d",
-        ),
-        (
-            "reservations.ttl=25h",
-            "reservations.ttl: 25h is out of range: it is 1s to 1d",
-        ),
-        (
-            "server.max_in_flight=0",
-            "server.max_in_flight: 0 is out of range: it is 1 to 1000000",
-        ),
-        (
-            "server.max_in_flight=many",
-            "server.max_in_flight: expected a whole number, found \"many\"",
-        ),
-        (
-            "shop.currency=rubles",
-            "shop.currency: a currency is three capital letters, such as RUB",
-        ),
-        (
-            "log.format=xml",
-            "log.format: expected \"text\" or \"json\", found \"xml\"",
-        ),
+        ("orders.payment_window=0s", "orders.payment_window: 0ms is out of range: it is 1s to 3650d"),
+        ("reservations.ttl=25h", "reservations.ttl: 25h is out of range: it is 1s to 1d"),
+        ("server.max_in_flight=0", "server.max_in_flight: 0 is out of range: it is 1 to 1000000"),
+        ("server.max_in_flight=many", "server.max_in_flight: expected a whole number, found \"many\""),
+        ("shop.currency=rubles", "shop.currency: a currency is three capital letters, such as RUB"),
+        ("log.format=xml", "log.format: expected \"text\" or \"json\", found \"xml\""),
         (
             "store.embedded.memtable=8MB",
             "store.embedded.memtable: expected a whole number with a unit (512B, 64KiB, 128MiB or 2GiB), found \"8MB\"",
@@ -217,14 +179,8 @@ fn a_bad_value_is_an_error_even_where_a_higher_layer_hides_it() {
 
 #[test]
 fn a_file_that_cannot_be_read_says_why() {
-    let missing = Sources {
-        file: Some("/no/such/mw.toml".into()),
-        ..Sources::default()
-    };
-    assert_eq!(
-        problem(&missing),
-        "mw.toml: read the file: No such file or directory (os error 2)"
-    );
+    let missing = Sources { file: Some("/no/such/mw.toml".into()), ..Sources::default() };
+    assert_eq!(problem(&missing), "mw.toml: read the file: No such file or directory (os error 2)");
     let (_folder, sources) = file("[server]\nlisten = \n");
     let said = problem(&sources);
     assert!(said.starts_with("mw.toml:2: not TOML: "), "{said}");
@@ -233,10 +189,7 @@ fn a_file_that_cannot_be_read_says_why() {
 #[test]
 fn an_open_address_without_tokens_is_refused() {
     let said = problem(&sets(&["server.listen=0.0.0.0:80"]));
-    assert!(
-        said.contains("--set: server.listen: 0.0.0.0:80 can be reached"),
-        "{said}"
-    );
+    assert!(said.contains("--set: server.listen: 0.0.0.0:80 can be reached"), "{said}");
     assert!(said.contains("add [[tokens]]"), "{said}");
     let token = format!("tokens=[{{role=\"storefront\",token=\"{TOKEN}\"}}]");
     assert!(Config::load(&sets(&["server.listen=0.0.0.0:80", &token])).is_ok());
@@ -287,31 +240,18 @@ fn one_file_serves_both_engines_but_this_build_only_one() {
                 [store.cassandra.policy.order_by_id]\nread = \"LOCAL_QUORUM\"\n";
     let (_folder, mut sources) = file(text);
     Config::load(&sources).unwrap();
-    sources.flags = vec![Flag {
-        name: "--store",
-        key: "store.engine",
-        value: "cassandra".to_owned(),
-    }];
+    sources.flags = vec![Flag { name: "--store", key: "store.engine", value: "cassandra".to_owned() }];
     let said = problem(&sources);
-    assert!(
-        said.starts_with("--store: store.engine: this build serves the embedded engine only"),
-        "{said}"
-    );
+    assert!(said.starts_with("--store: store.engine: this build serves the embedded engine only"), "{said}");
     assert!(problem(&sets(&["store.cassandra.contact_points=[]"])).contains("array of texts"));
     let (_folder, wrong) = file("[store.cassandra]\npassword = 12345\n");
-    assert_eq!(
-        problem(&wrong),
-        "mw.toml:2: store.cassandra.password: expected text in quotes"
-    );
+    assert_eq!(problem(&wrong), "mw.toml:2: store.cassandra.password: expected text in quotes");
 }
 
 #[test]
 fn what_is_shown_reads_back_as_the_same() {
     let (_folder, mut sources) = file("[server]\nidle_timeout = \"90s\"\n");
-    sources.sets = vec![
-        "server.workers=3".to_owned(),
-        "store.cassandra.replication.core.dc1=3".to_owned(),
-    ];
+    sources.sets = vec!["server.workers=3".to_owned(), "store.cassandra.replication.core.dc1=3".to_owned()];
     sources.environment = environment(&[("MW_ORDERS__PAYMENT_WINDOW", "5s")]).environment;
     let shown = show(&Settings::gather(&sources).unwrap());
     let line = |start: &str| {
@@ -339,10 +279,7 @@ fn secrets_are_masked() {
     let settings = Settings::gather(&sets(&[&tokens, "store.cassandra.password=hunter2"])).unwrap();
     let shown = show(&settings);
     assert!(!shown.contains(TOKEN) && !shown.contains("hunter2"), "{shown}");
-    assert!(
-        shown.contains("token = \"****\"") && shown.contains("rate_limit = 9"),
-        "{shown}"
-    );
+    assert!(shown.contains("token = \"****\"") && shown.contains("rate_limit = 9"), "{shown}");
     assert!(shown.contains("password = \"****\""), "{shown}");
 }
 

@@ -25,16 +25,8 @@ pub(crate) fn read(settings: &Settings) -> Result<Tokens, ConfigError> {
         let what = format!("at most {TOKENS_MAX} tokens, found {}", tables.len());
         return Err(Problem::new(&setting.origin, "tokens", what).into());
     }
-    let mut reader = Reader {
-        origin: &setting.origin,
-        seen: BTreeSet::new(),
-        problems: Vec::new(),
-    };
-    let tokens = tables
-        .iter()
-        .enumerate()
-        .filter_map(|(at, value)| reader.token(at, value))
-        .collect();
+    let mut reader = Reader { origin: &setting.origin, seen: BTreeSet::new(), problems: Vec::new() };
+    let tokens = tables.iter().enumerate().filter_map(|(at, value)| reader.token(at, value)).collect();
     ConfigError::check(reader.problems)?;
     Ok(Tokens(tokens))
 }
@@ -60,9 +52,8 @@ impl<'a> Reader<'a> {
             }
         }
         let role = self.field(at, table, "role", role);
-        let secret = self.field(at, table, "token", |value| {
-            value.ok_or("missing".to_owned()).and_then(secret)
-        });
+        let secret =
+            self.field(at, table, "token", |value| value.ok_or("missing".to_owned()).and_then(secret));
         let rate_limit = self.field(at, table, "rate_limit", rate_limit);
         let secret = secret?;
         if !self.seen.insert(secret) {
@@ -71,11 +62,7 @@ impl<'a> Reader<'a> {
                 "the same token is given twice; give each caller its own",
             );
         }
-        Some(Token {
-            role: role?,
-            secret: secret.to_owned(),
-            rate_limit: rate_limit?,
-        })
+        Some(Token { role: role?, secret: secret.to_owned(), rate_limit: rate_limit? })
     }
 
     fn field<T>(
@@ -85,9 +72,7 @@ impl<'a> Reader<'a> {
         name: &str,
         read: impl FnOnce(Option<&'a Value>) -> Result<T, String>,
     ) -> Option<T> {
-        read(table.get(name))
-            .map_err(|what| self.problem(format!("tokens[{at}].{name}"), what))
-            .ok()
+        read(table.get(name)).map_err(|what| self.problem(format!("tokens[{at}].{name}"), what)).ok()
     }
 
     fn problem(&mut self, key: String, what: impl Into<String>) {
@@ -97,8 +82,7 @@ impl<'a> Reader<'a> {
 
 fn role(value: Option<&Value>) -> Result<Role, String> {
     let text = value.ok_or("missing")?.as_str().unwrap_or_default();
-    text.parse()
-        .map_err(|_| "a role is storefront, backoffice or operator".to_owned())
+    text.parse().map_err(|_| "a role is storefront, backoffice or operator".to_owned())
 }
 
 /// Never repeats what it was given.

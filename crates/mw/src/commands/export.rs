@@ -1,0 +1,118 @@
+//! `mw export`: everything that is stored, as lines of JSON.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use mw_shop::{Clock, SystemClock};
+use mw_store::{PageRequest, Records};
+
+use crate::config::{Config, ConfigArgs};
+use crate::record::{self, Counts, Header};
+use crate::terminal::{self, Progress};
+use crate::{runtime, storage};
+
+/// Records asked for at once.
+const PAGE: usize = 500;
+
+/// Write everything that is stored as NDJSON: a backup, or the way to another engine
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The first line says what the file is, the last how many records it has. A file appears under its name only when it is \
+complete. The server must not be running on the same data.
+
+Examples:
+  mw export --output shop.ndjson
+  mw export | gzip > shop.ndjson.gz
+  mw export --data /var/lib/mw --output /backup/shop.ndjson")]
+pub(crate) struct Args {
+    /// File to write, or - for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let config = Config::load(&args.config.sources())?;
+    terminal::log(&config.log);
+    let store = storage::open_existing(&config)?;
+    let header = Header::new(config.currency(), SystemClock.now());
+    let written = runtime::single()?.block_on(async {
+        if args.output == Path::new("-") {
+            let mut out = BufWriter::new(io::stdout().lock());
+            let counts = write_all(&*store, &header, &mut out).await?;
+            out.flush().context("write to standard output")?;
+            anyhow::Ok(counts)
+        } else {
+            to_file(&*store, &header, &args.output).await
+        }
+    });
+    store.close();
+    terminal::note(&format!("exported {}", terminal::counted(&written?)));
+    Ok(())
+}
+
+/// The file is written beside its place and moved there when it is whole and on disk.
+async fn to_file(store: &dyn Records, header: &Header, path: &Path) -> Result<Counts> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let writing = || format!("write {}", partial.display());
+    let file = File::create(&partial).with_context(writing)?;
+    let mut out = BufWriter::new(file);
+    let written = async {
+        let counts = write_all(store, header, &mut out).await?;
+        out.flush().with_context(writing)?;
+        out.get_ref().sync_all().with_context(writing)?;
+        fs::rename(&partial, path)
+            .with_context(|| format!("rename {} to {}", partial.display(), path.display()))?;
+        sync_folder(path).with_context(writing)?;
+        anyhow::Ok(counts)
+    }
+    .await;
+    if written.is_err() {
+        // The failure itself is told; a leftover that cannot be removed adds nothing to it.
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+/// Makes the new name itself survive a power cut.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
+}
+
+pub(crate) async fn write_all(store: &dyn Records, header: &Header, out: &mut impl Write) -> Result<Counts> {
+    let export = store.export().await.context("begin the export")?;
+    let progress = Progress::of("exporting", export.estimate());
+    let mut counts = Counts::new();
+    let mut lines = Vec::new();
+    record::write_header(header, &mut lines)?;
+    let mut request = PageRequest::first(PAGE);
+    loop {
+        let page = export.page(request).await.context("read records")?;
+        for item in &page.items {
+            *counts.entry(record::kind(item)).or_default() += 1;
+            record::write_record(item, &mut lines)?;
+        }
+        progress.advance(page.items.len());
+        out.write_all(&lines).context("write records")?;
+        lines.clear();
+        match page.next {
+            Some(next) => {
+                request = PageRequest { limit: PAGE, after: Some(next) };
+            }
+            None => break,
+        }
+    }
+    record::write_end(counts.values().sum(), &mut lines)?;
+    out.write_all(&lines).context("write records")?;
+    Ok(counts)
+}

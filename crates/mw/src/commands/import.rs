@@ -1,0 +1,381 @@
+//! `mw import`: what `mw export` wrote, into this store.
+//!
+//! Records go in by batches, each together with how far the import got, so that a repeated import goes on where the
+//! last one stopped. The header line names the import: a file that was cut short and its whole are the same import.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use mw_domain::Currency;
+use mw_store::Records;
+use mw_store::records::{Checkpoint, Record};
+use sha2::{Digest, Sha256};
+
+use crate::config::{Config, ConfigArgs};
+use crate::record::{self, Counts, End, Line};
+use crate::terminal::{self, Progress};
+use crate::{runtime, storage};
+
+/// Records written together at the most.
+const BATCH_RECORDS: usize = 500;
+/// A batch is also written once it has this much.
+const BATCH_BYTES: usize = 4 << 20;
+/// One record, the ledger of a busy product included.
+const LINE_BYTES_MAX: u64 = 256 << 20;
+
+/// Read what `mw export` wrote into this store
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+An import that was interrupted goes on where it stopped when it is run again with the same file. A line that cannot be \
+read stops the import with its number; nothing of its batch is applied. The server must not be running on the same data.
+
+Examples:
+  mw import shop.ndjson
+  gunzip -c shop.ndjson.gz | mw import -
+  mw import shop.ndjson --data /var/lib/mw")]
+pub(crate) struct Args {
+    /// File to read, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Import although the store holds something else; records with the same id are replaced
+    #[arg(long)]
+    into_non_empty: bool,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let config = Config::load(&args.config.sources())?;
+    terminal::log(&config.log);
+    let source = args.file.display().to_string();
+    let (mut lines, progress) = open(&args.file)?;
+    let begun = Begun::read(&mut lines, config.currency()).with_context(|| format!("import {source}"))?;
+    let store = storage::open(&config)?;
+    let outcome = runtime::single()?.block_on(begun.import(&*store, lines, &progress, args.into_non_empty));
+    store.close();
+    let done = outcome.with_context(|| format!("import {source}"))?;
+    terminal::note(&done.to_string());
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<(Lines<Box<dyn BufRead>>, Progress)> {
+    if path == Path::new("-") {
+        let input = Box::new(BufReader::new(io::stdin()));
+        return Ok((Lines::new(input), Progress::endless_bytes("importing")));
+    }
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+    let input = Box::new(BufReader::new(file));
+    Ok((Lines::new(input), Progress::of_bytes("importing", bytes)))
+}
+
+/// An import whose header has been read.
+pub(crate) struct Begun {
+    name: String,
+}
+
+/// What an import did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) earlier: u64,
+    pub(crate) now: Counts,
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "imported {}", terminal::counted(&self.now))?;
+        if self.earlier > 0 {
+            write!(f, "; {} were there from an earlier run of this import", self.earlier)?;
+        }
+        Ok(())
+    }
+}
+
+impl Begun {
+    pub(crate) fn read(lines: &mut Lines<impl BufRead>, currency: Currency) -> Result<Self> {
+        let line = lines.next()?.ok_or_else(|| anyhow!("the file is empty"))?;
+        let header = record::read_header(line).map_err(|what| anyhow!("line 1: {what}"))?;
+        ensure!(
+            header.currency == currency.as_str(),
+            "the file is in {} and this shop in {currency}: set shop.currency to import it",
+            header.currency
+        );
+        Ok(Self { name: format!("{:x}", Sha256::digest(line)) })
+    }
+
+    pub(crate) async fn import(
+        &self,
+        store: &dyn Records,
+        mut lines: Lines<impl BufRead>,
+        progress: &Progress,
+        into_non_empty: bool,
+    ) -> Result<Done> {
+        let earlier = store.import_progress(&self.name).await.context("look for an earlier run")?;
+        if earlier == 0 && !into_non_empty {
+            let empty = store.is_empty().await.context("look whether the store is empty")?;
+            ensure!(
+                empty,
+                "the store is not empty: import into an empty one, or repeat with --into-non-empty to add to it"
+            );
+        }
+        if earlier > 0 {
+            terminal::note(&format!("going on after {earlier} records that an earlier run imported"));
+        }
+        skip(&mut lines, earlier)?;
+        let mut batch = Batch { import: &self.name, records: Vec::new(), bytes: 0, done: earlier };
+        let mut counts = Counts::new();
+        while let Some(line) = lines.next()? {
+            let bytes = line.len();
+            let line = record::read_line(line);
+            match line.map_err(|what| anyhow!("line {}: {what}", lines.number))? {
+                Line::End(end) => {
+                    batch.write(store).await?;
+                    finish(&mut lines, &end, batch.done)?;
+                    return Ok(Done { earlier, now: counts });
+                }
+                Line::Record(record) => {
+                    *counts.entry(record::kind(&record)).or_default() += 1;
+                    batch.push(*record, bytes);
+                }
+            }
+            progress.at(lines.bytes);
+            if batch.is_full() {
+                batch.write(store).await?;
+            }
+        }
+        batch.write(store).await?;
+        bail!(
+            "line {}: the file ends without its last line, so it was cut short; the {} records up to here are in the \
+             store, repeat with the whole file",
+            lines.number + 1,
+            batch.done
+        )
+    }
+}
+
+fn skip(lines: &mut Lines<impl BufRead>, records: u64) -> Result<()> {
+    for skipped in 0..records {
+        let is_record = lines.next()?.is_some_and(|line| !line.starts_with(b"{\"end\""));
+        ensure!(
+            is_record,
+            "the file has {skipped} records, but {records} of it were imported: it is not the same file"
+        );
+    }
+    Ok(())
+}
+
+fn finish(lines: &mut Lines<impl BufRead>, end: &End, done: u64) -> Result<()> {
+    let at = lines.number;
+    ensure!(
+        end.records == done,
+        "line {at}: the file should have {} records and has {done}: lines are missing or were added",
+        end.records
+    );
+    ensure!(
+        lines.next()?.is_none(),
+        "line {}: there is more after the last line of the export",
+        lines.number
+    );
+    Ok(())
+}
+
+struct Batch<'a> {
+    import: &'a str,
+    records: Vec<Record>,
+    bytes: usize,
+    /// Records of the import in the store.
+    done: u64,
+}
+
+impl Batch<'_> {
+    fn push(&mut self, record: Record, bytes: usize) {
+        self.records.push(record);
+        self.bytes += bytes;
+    }
+
+    fn is_full(&self) -> bool {
+        self.records.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
+    }
+
+    async fn write(&mut self, store: &dyn Records) -> Result<()> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let records = std::mem::take(&mut self.records);
+        let done = self.done + records.len() as u64;
+        let checkpoint = Checkpoint { import: self.import.to_owned(), done };
+        store
+            .import(records, checkpoint)
+            .await
+            .with_context(|| format!("write records {} to {done}", self.done + 1))?;
+        self.done = done;
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+/// Lines of bounded length, without their ends; blank ones are left out.
+pub(crate) struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    /// Of the last line that was read, from 1.
+    pub(crate) number: u64,
+    /// Read so far.
+    pub(crate) bytes: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, line: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
+        loop {
+            self.line.clear();
+            let mut bounded = Read::by_ref(&mut self.input).take(LINE_BYTES_MAX);
+            let read = bounded
+                .read_until(b'\n', &mut self.line)
+                .with_context(|| format!("read line {}", self.number + 1))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.number += 1;
+            self.bytes += read as u64;
+            ensure!(
+                (read as u64) < LINE_BYTES_MAX,
+                "line {}: longer than {} MiB",
+                self.number,
+                LINE_BYTES_MAX >> 20
+            );
+            if !self.line.trim_ascii().is_empty() {
+                return Ok(Some(self.line.trim_ascii_end()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::export::write_all;
+    use crate::demo;
+    use crate::record::Header;
+    use mw_domain::Timestamp;
+    use mw_store::model::Model;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+
+    fn rub() -> Currency {
+        Currency::parse("RUB").unwrap()
+    }
+
+    /// An export of the sample catalogue; `records` of it and then the end.
+    async fn exported(records: usize) -> String {
+        let store = Model::new();
+        demo::fill(&store, NOW).await.unwrap();
+        let mut text = Vec::new();
+        write_all(&store, &Header::new(rub(), NOW), &mut text).await.unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().take(1 + records).collect();
+        format!("{}\n{{\"end\":{{\"records\":{records}}}}}\n", lines.join("\n"))
+    }
+
+    async fn import(store: &Model, text: &str, into_non_empty: bool) -> Result<Done> {
+        let mut lines = Lines::new(text.as_bytes());
+        let begun = Begun::read(&mut lines, rub())?;
+        let progress = Progress::endless("importing");
+        begun.import(store, lines, &progress, into_non_empty).await
+    }
+
+    async fn refused(store: &Model, text: &str) -> String {
+        format!("{:#}", import(store, text, false).await.expect_err("must be refused"))
+    }
+
+    async fn body(store: &Model) -> String {
+        let mut text = Vec::new();
+        write_all(store, &Header::new(rub(), NOW), &mut text).await.unwrap();
+        let text = String::from_utf8(text).unwrap();
+        text.split_once('\n').unwrap().1.to_owned()
+    }
+
+    #[tokio::test]
+    async fn what_was_exported_is_imported_whole() {
+        let text = exported(1_234).await;
+        let store = Model::new();
+        let done = import(&store, &text, false).await.unwrap();
+        assert_eq!((done.earlier, done.now.values().sum::<u64>()), (0, 1_234));
+        assert_eq!(body(&store).await, text.split_once('\n').unwrap().1);
+        let again = import(&store, &text, false).await.unwrap();
+        assert_eq!((again.earlier, again.now.len()), (1_234, 0));
+    }
+
+    #[tokio::test]
+    async fn a_bad_line_stops_it_by_number_and_the_mended_file_goes_on() {
+        let text = exported(1_200).await;
+        let bad: Vec<String> = text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| if at == 700 { "{\"product\":{}}".to_owned() } else { line.to_owned() })
+            .collect();
+        let store = Model::new();
+        let said = refused(&store, &bad.join("\n")).await;
+        assert!(said.starts_with("line 701: product: missing field"), "{said}");
+        let name = Begun::read(&mut Lines::new(text.as_bytes()), rub()).unwrap().name;
+        assert_eq!(store.import_progress(&name).await.unwrap(), 500);
+        let done = import(&store, &text, false).await.unwrap();
+        assert_eq!((done.earlier, done.now.values().sum::<u64>()), (500, 700));
+        assert_eq!(body(&store).await, text.split_once('\n').unwrap().1);
+    }
+
+    #[tokio::test]
+    async fn a_file_cut_short_is_told_and_its_whole_goes_on() {
+        let text = exported(600).await;
+        let store = Model::new();
+        let (cut, _) = text.split_at(text.rfind("{\"end\"").unwrap());
+        let said = refused(&store, cut).await;
+        assert!(said.starts_with("line 602: the file ends without its last line"), "{said}");
+        let half = text.split_at(cut.len() - 20).0;
+        let said = refused(&Model::new(), half).await;
+        assert!(said.starts_with("line 601: "), "{said}");
+        assert_eq!(import(&store, &text, false).await.unwrap().earlier, 600);
+    }
+
+    #[tokio::test]
+    async fn lines_that_are_missing_or_too_many_are_told() {
+        let text = exported(10).await;
+        let fewer: Vec<&str> =
+            text.lines().enumerate().filter(|(at, _)| *at != 5).map(|(_, line)| line).collect();
+        let said = refused(&Model::new(), &fewer.join("\n")).await;
+        assert!(said.contains("should have 10 records and has 9"), "{said}");
+        let said = refused(&Model::new(), &format!("{text}\n\n{{}}\n")).await;
+        assert!(said.starts_with("line 15: there is more"), "{said}");
+        assert!(import(&Model::new(), &format!("{text}\n\n"), false).await.is_ok());
+        let store = Model::new();
+        import(&store, &text, false).await.unwrap();
+        let said = refused(&store, text.split_at(text.len() / 2).0).await;
+        assert!(said.contains("not the same file"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_store_with_something_else_in_it_needs_a_word() {
+        let store = Model::new();
+        demo::fill(&store, NOW).await.unwrap();
+        let text = exported(10).await;
+        let said = refused(&store, &text).await;
+        assert!(said.contains("--into-non-empty"), "{said}");
+        assert!(import(&store, &text, true).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn another_currency_and_no_header_are_refused() {
+        let text = exported(1).await.replacen("RUB", "EUR", 1);
+        let said = refused(&Model::new(), &text).await;
+        assert!(said.contains("the file is in EUR and this shop in RUB"), "{said}");
+        assert_eq!(refused(&Model::new(), "").await, "the file is empty");
+        assert!(refused(&Model::new(), "{}").await.starts_with("line 1: "));
+    }
+}

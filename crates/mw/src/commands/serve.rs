@@ -1,0 +1,138 @@
+//! `mw serve`: the service itself, from the first check of its configuration to the last write on disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mw_http::prometheus::Registry;
+use mw_http::{Api, Server};
+use mw_shop::{Shop, SystemClock};
+use mw_store::SharedStore;
+use mw_store_embedded::EmbeddedStore;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::config::{Config, ServerArgs};
+use crate::demo::{self, Filled};
+use crate::{runtime, storage, terminal};
+
+/// For threads that are still at work when everything else has ended.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// What a process that was told twice to stop ends with.
+const EXIT_IMPATIENT: i32 = 1;
+
+/// Serve the shop's API
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+With no option at all it serves the embedded engine from ./data on 127.0.0.1:8080. One line with the address appears on \
+standard output once requests are accepted; logs go to standard error. SIGTERM or Ctrl-C finishes what is under way and \
+exits; a second one exits at once, and no acknowledged write is lost either way.
+
+Examples:
+  mw serve --demo
+  mw serve --data /var/lib/mw --listen 127.0.0.1:9000
+  mw serve --config mw.toml --set orders.payment_window=10m
+  MW_LOG__FILTER=debug mw serve")]
+pub(crate) struct Args {
+    /// Fill an empty store with a sample catalogue; a store with something in it stays as it is
+    #[arg(long)]
+    demo: bool,
+
+    /// Bring the schema of a cluster up to date first; the embedded engine needs no such thing
+    #[arg(long)]
+    apply_schema: bool,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let config = Config::load(&args.server.sources())?;
+    config.check_files()?;
+    terminal::log(&config.log);
+    raise_open_files();
+    if args.apply_schema {
+        tracing::info!("apply the schema: the embedded engine has none, nothing to do");
+    }
+    let runtime = runtime::serving(config.workers)?;
+    let store = storage::open(&config)?;
+    let served = runtime.block_on(serve(args, config, Arc::clone(&store)));
+    store.close();
+    runtime.shutdown_timeout(LAST_MOMENT);
+    served
+}
+
+async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>) -> Result<()> {
+    // Watched from the start, so that a signal while the catalogue is being filled is not lost.
+    let signals = Stop::watch()?;
+    let shop = Shop::new(Arc::clone(&store) as SharedStore, Arc::new(SystemClock), config.shop);
+    if args.demo {
+        let filled = demo::fill(&*store, shop.now()).await?;
+        terminal::note(&told(&filled));
+    }
+    let api = Api::new(shop.clone(), &config.server, &config.tokens, Registry::new())
+        .context("register metrics")?;
+    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+    let server = Server::bind(config.listen, config.server, api).await?;
+    let expiry = tokio::spawn(async move { shop.expire_forever().await });
+    terminal::print(&format!(
+        "mw is serving {scheme}://{} (embedded store in {})\n",
+        server.address(),
+        config.embedded.path.display()
+    ))?;
+    server.run(signals.first()).await;
+    expiry.abort();
+    tracing::info!("stopped serving");
+    Ok(())
+}
+
+fn told(filled: &Filled) -> String {
+    match filled {
+        Filled::Products(count) => {
+            format!("filled the empty store with a sample catalogue of {count} products")
+        }
+        Filled::Already => "the sample catalogue is there already".to_owned(),
+        Filled::NotEmpty => {
+            "the store is not empty: serving it as it is, without a sample catalogue".to_owned()
+        }
+    }
+}
+
+/// The signals to stop.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn watch() -> Result<Self> {
+        let watch = |kind| signal(kind).context("watch for signals");
+        Ok(Self { terminate: watch(SignalKind::terminate())?, interrupt: watch(SignalKind::interrupt())? })
+    }
+
+    /// Ready at the first signal; the second one ends the process at once.
+    async fn first(mut self) {
+        self.next().await;
+        tracing::info!("stopping: finishing what is under way; signal again to stop at once");
+        tokio::spawn(async move {
+            self.next().await;
+            std::process::exit(EXIT_IMPATIENT);
+        });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Every connection and every table file is an open file, and the usual soft limit is low for historical reasons only.
+fn raise_open_files() {
+    let files = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: files.maximum, maximum: files.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "raise the limit of open files");
+    }
+}
