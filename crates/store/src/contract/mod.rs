@@ -19,6 +19,7 @@ mod once;
 mod order_lists;
 mod orders;
 mod products;
+pub mod random;
 mod records;
 mod reservations;
 mod sessions;
@@ -274,6 +275,7 @@ suite! {
             an_export_has_every_kind_of_record
             an_export_is_unmoved_by_later_writes
             an_imported_record_replaces_what_was_there
+            a_whole_shop_of_another_engine_moves_in
         }
         upkeep {
             a_fresh_store_is_ready

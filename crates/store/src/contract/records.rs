@@ -6,6 +6,7 @@ use super::given::{
     DAY, Desk, HOLD, LIFETIME, PAYMENT_WINDOW, abandoning, at, card, category, demands, guest, once,
     product_id, session_id, user, user_id, walk, walk_every_way, zone,
 };
+use super::random;
 use crate::orders::{Basket, PlaceOrder};
 use crate::products::CategoryQuery;
 use crate::records::{Checkpoint, Record};
@@ -247,4 +248,9 @@ pub(super) async fn an_imported_record_replaces_what_was_there(desk: Desk) {
     import(&desk, vec![Record::Cart(cart.clone())]).await;
     assert_eq!(desk.active(&user("u"), at(20)).await, Some(cart));
     desk.audit_closes().await;
+}
+
+pub(super) async fn a_whole_shop_of_another_engine_moves_in(desk: Desk) {
+    let mut moved = random::fill(20_260_310, 600, &*desk.store).await;
+    moved.compare(&desk.store).await;
 }

@@ -60,7 +60,7 @@ pub(super) async fn all_lines_are_held_or_none(desk: Desk) {
     desk.put(card("elsewhere", 100)).await;
     desk.on_hand("elsewhere", "south", 9, at(0)).await.unwrap();
     desk.reserve(&[("b", 1)], at(1)).await.unwrap();
-    let lines = [("b", 3), ("a", 10), ("unknown", 1), ("elsewhere", 2)];
+    let lines = [("a", 10), ("b", 3), ("unknown", 1), ("elsewhere", 2)];
     let command = desk.reserving(&lines, at(2));
     let refused = refusal(desk.store.reserve(command.clone()).await);
     let shortages = vec![shortage("b", 3, 2), shortage("unknown", 1, 0), shortage("elsewhere", 2, 0)];

@@ -1,0 +1,69 @@
+//! The suite goes red: each flaw is found by a named case and by random operations.
+
+mod flawed;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use flawed::{Flaw, Flawed};
+use mw_store::SharedStore;
+use mw_store::contract::{cases, random};
+use tokio::task::LocalSet;
+
+fn store(flaw: Flaw) -> SharedStore {
+    Arc::new(Flawed::new(flaw))
+}
+
+/// What a task that must fail said.
+async fn failure(task: impl Future<Output = ()> + 'static) -> Option<String> {
+    let local = LocalSet::new();
+    let task = local.spawn_local(task);
+    let error = local.run_until(task).await.err()?;
+    let panic = error.into_panic();
+    panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+}
+
+/// Runs until the flaw shows; what the run said then.
+async fn found_by_chance(flaw: Flaw) -> Option<String> {
+    const RUNS_MAX: u64 = 40;
+    for seed in 0..RUNS_MAX {
+        let store = store(flaw);
+        let said = failure(async move { random::run(seed, 400, async || Arc::clone(&store)).await }).await;
+        if said.is_some() {
+            return said;
+        }
+    }
+    None
+}
+
+macro_rules! flaws {
+    ($($test:ident: $flaw:ident, $noun:ident::$case:ident;)*) => {
+        $(mod $test {
+            use super::*;
+
+            #[tokio::test]
+            async fn by_its_case() {
+                assert_eq!(failure(cases::$noun::$case(store(Flaw::None))).await, None);
+                assert!(failure(cases::$noun::$case(store(Flaw::$flaw))).await.is_some());
+            }
+
+            #[tokio::test]
+            async fn by_chance() {
+                let said = found_by_chance(Flaw::$flaw).await.expect("no run found the flaw");
+                for part in ["MW_SEED=", " step ", "model: ", "engine: "] {
+                    assert!(said.contains(part), "{part} is not in: {said}");
+                }
+            }
+        })*
+    };
+}
+
+flaws! {
+    a_merge_that_loses_a_line: MergeLosesLine, merge::each_mode_decides_what_is_in_both;
+    a_cart_that_expires_late: CartExpiresLate, carts::a_cart_expires_to_the_second;
+    an_order_that_forgets_its_key: OrderForgetsKey, once::a_keyed_order_is_placed_once;
+    a_refused_hold_that_keeps_units: RefusedHoldKeepsUnits, reservations::all_lines_are_held_or_none;
+    equal_prices_that_are_not_reversed: EqualPricesNotReversed, listings::descending_is_the_exact_reverse;
+    a_cancelled_order_that_keeps_units: CancelKeepsUnits, statuses::cancelling_gives_back_what_is_held_or_taken;
+    a_page_that_loses_an_item: PageLosesItem, order_lists::lists_are_newest_first_over_many_days;
+}
