@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::Service as _;
 
 use crate::settings::ServerSettings;
+
+/// What is read and thrown away of a connection that closes, in pieces of 4 KiB.
+const UNREAD_PIECES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
@@ -169,7 +173,7 @@ impl<IO: AsyncRead> AsyncRead for Watched<IO> {
     }
 }
 
-impl<IO: AsyncWrite> AsyncWrite for Watched<IO> {
+impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.project();
         note(this.activity, this.io.poll_write(cx, buf), |bytes| *bytes as u64)
@@ -194,8 +198,18 @@ impl<IO: AsyncWrite> AsyncWrite for Watched<IO> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.project();
-        note(this.activity, this.io.poll_shutdown(cx), |()| 0)
+        let mut this = self.project();
+        let result = ready!(note(this.activity, this.io.as_mut().poll_shutdown(cx), |()| 0));
+        // Closing with unread bytes resets the connection, and the last answer may be lost with it.
+        let mut scratch = [MaybeUninit::uninit(); 4 * 1024];
+        for _ in 0..UNREAD_PIECES_MAX {
+            let mut unread = ReadBuf::uninit(&mut scratch);
+            match this.io.as_mut().poll_read(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
+                _ => break,
+            }
+        }
+        Poll::Ready(result)
     }
 }
 

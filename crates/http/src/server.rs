@@ -256,8 +256,9 @@ impl Shared {
 fn protocol(settings: &ServerSettings) -> auto::Builder<TokioExecutor> {
     let mut protocol = auto::Builder::new(TokioExecutor::new());
     let head_bytes = settings.header_limit_bytes.max(8 * 1024);
-    // The watchdog sees to slow heads; hyper's own timer would be set anew for every request.
-    protocol.http1().header_read_timeout(None).max_buf_size(head_bytes).pipeline_flush(true);
+    // The watchdog sees to slow heads; hyper's own timer would be set anew for every request. Answers are not gathered
+    // for a pipeline either: hyper then forgets to send the last one before it closes, such as a 431.
+    protocol.http1().header_read_timeout(None).max_buf_size(head_bytes);
     protocol
         .http2()
         .timer(TokioTimer::new())

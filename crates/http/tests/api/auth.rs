@@ -1,0 +1,113 @@
+//! Tokens, roles and rates.
+
+use http::Method;
+use mw_http::{Role, ServerSettings, Token, Tokens};
+use serde_json::Value;
+
+use crate::client::{Answer, Client, client, client_with};
+
+fn guarded() -> Client {
+    let token = |role, secret: &str, rate_limit| Token { role, secret: secret.into(), rate_limit };
+    let tokens = Tokens(vec![
+        token(Role::Storefront, "front", None),
+        token(Role::Backoffice, "back", None),
+        token(Role::Operator, "ops", None),
+        token(Role::Storefront, "slow", Some(2)),
+    ]);
+    client_with(&ServerSettings::default(), &tokens)
+}
+
+async fn call(client: &Client, method: Method, path: &str, token: &str) -> Answer {
+    let value = format!("Bearer {token}");
+    client.call(method, path, &[("authorization", &value)], &Value::Null).await
+}
+
+/// Whether the role was enough; what comes after the check does not matter here.
+async fn may(client: &Client, method: &str, path: &str, token: &str) -> bool {
+    let answer = call(client, method.parse().unwrap(), path, token).await;
+    assert_ne!(answer.status, 401, "{method} {path}");
+    if answer.status == 403 {
+        answer.problem(403, "forbidden");
+        return false;
+    }
+    true
+}
+
+#[tokio::test]
+async fn without_a_token_only_the_open_routes_answer() {
+    let client = guarded();
+    for path in ["/healthz", "/readyz", "/openapi.json", "/docs"] {
+        assert_eq!(client.get(path).await.status, 200, "{path}");
+    }
+    for path in ["/v1/users/u1/cart", "/v1/categories", "/metrics"] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.headers["www-authenticate"], "Bearer");
+        answer.problem(401, "unauthorized");
+        call(&client, Method::GET, path, "nope").await.problem(401, "unauthorized");
+    }
+    client.get("/nope").await.problem(404, "route_not_found");
+}
+
+#[tokio::test]
+async fn each_role_may_do_what_it_is_for() {
+    let client = guarded();
+    let order = "/v1/orders/01890a5d-ac96-774b-bcce-b302099a8057";
+    let order_status = format!("{order}/status");
+    let cancel = "/v1/users/u1/orders/01890a5d-ac96-774b-bcce-b302099a8057/cancel";
+    let reservation = "/v1/reservations/01890a5d-ac96-774b-bcce-b302099a8057";
+    for (method, path) in [
+        ("GET", "/v1/users/u1/cart"),
+        ("PUT", "/v1/sessions/s1/cart/lines/p1"),
+        ("POST", "/v1/users/u1/cart/checkout"),
+        ("POST", "/v1/sessions"),
+        ("DELETE", "/v1/users/u1/sessions"),
+        ("POST", "/v1/orders"),
+        ("GET", order),
+        ("POST", cancel),
+        ("GET", "/v1/users/u1/orders"),
+        ("GET", "/v1/products/p1"),
+        ("GET", "/v1/products?category=a"),
+        ("GET", "/v1/products/p1/stock/msk"),
+        ("POST", "/v1/reservations"),
+        ("DELETE", reservation),
+    ] {
+        for token in ["front", "back", "ops"] {
+            assert!(may(&client, method, path, token).await, "{method} {path} as {token}");
+        }
+    }
+    for (method, path) in [
+        ("PUT", "/v1/products/p1"),
+        ("PATCH", "/v1/products/p1"),
+        ("DELETE", "/v1/products/p1"),
+        ("POST", "/v1/products/import"),
+        ("PUT", "/v1/products/p1/stock/msk"),
+        ("POST", "/v1/products/p1/stock/msk/adjust"),
+        ("POST", order_status.as_str()),
+        ("GET", "/v1/orders?date=2026-01-01"),
+        ("GET", "/v1/reports/sales?from=2026-01-01&to=2026-01-02"),
+        ("GET", "/v1/reports/abandoned-carts"),
+    ] {
+        assert!(!may(&client, method, path, "front").await, "{method} {path}");
+        assert!(may(&client, method, path, "back").await, "{method} {path}");
+    }
+    assert!(!may(&client, "GET", "/metrics", "back").await);
+    assert!(may(&client, "GET", "/metrics", "ops").await);
+}
+
+#[tokio::test]
+async fn a_token_over_its_rate_waits_and_the_others_do_not() {
+    let client = guarded();
+    let path = "/v1/users/u1/cart";
+    call(&client, Method::GET, path, "slow").await.ok();
+    call(&client, Method::GET, path, "slow").await.ok();
+    let answer = call(&client, Method::GET, path, "slow").await;
+    assert_eq!(answer.headers["retry-after"], "1");
+    answer.problem(429, "rate_limited");
+    call(&client, Method::GET, path, "front").await.ok();
+}
+
+#[tokio::test]
+async fn without_tokens_everybody_may_do_everything() {
+    let client = client();
+    assert_eq!(client.get("/metrics").await.status, 200);
+}

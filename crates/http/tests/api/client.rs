@@ -1,0 +1,235 @@
+//! A shop with a clock that stands still, and a client that talks to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use mw_domain::cart::CartLifetime;
+use mw_domain::session::SessionLifetime;
+use mw_domain::{Currency, Timestamp};
+use mw_http::prometheus::Registry;
+use mw_http::{Api, ServerSettings, Tokens};
+use mw_shop::{Clock, Settings, Shop};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::faults::Faults;
+
+/// 2026-03-10T12:00:00Z.
+pub(crate) const NOON_MS: i64 = 1_773_144_000_000;
+pub(crate) const HOUR_MS: i64 = 3_600_000;
+
+#[derive(Debug)]
+pub(crate) struct StoppedClock(AtomicI64);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) api: Api,
+    router: Router,
+    clock: Arc<StoppedClock>,
+    pub(crate) faults: Arc<Faults>,
+}
+
+pub(crate) fn client() -> Client {
+    client_with(&ServerSettings::default(), &Tokens::default())
+}
+
+pub(crate) fn client_with(settings: &ServerSettings, tokens: &Tokens) -> Client {
+    let clock = Arc::new(StoppedClock(AtomicI64::new(NOON_MS)));
+    let faults = Arc::new(Faults::default());
+    let shop_settings = Settings {
+        currency: Currency::parse("RUB").unwrap(),
+        carts: CartLifetime { user_ms: 30 * 24 * HOUR_MS, guest_ms: 24 * HOUR_MS },
+        sessions: SessionLifetime { ttl_ms: 24 * HOUR_MS },
+        payment_window_ms: HOUR_MS / 2,
+        reservation_ttl_seconds: 900,
+    };
+    let shop = Shop::new(Arc::clone(&faults) as _, Arc::clone(&clock) as _, shop_settings);
+    let api = Api::new(shop, settings, tokens, Registry::new()).unwrap();
+    Client { router: api.router(), api, clock, faults }
+}
+
+/// An answer with its body read.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+    /// Null where the body is no JSON.
+    pub(crate) json: Value,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn ok(self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.text);
+        assert_eq!(self.headers["content-type"], "application/json");
+        self.json
+    }
+
+    #[track_caller]
+    pub(crate) fn created(self) -> Value {
+        assert_eq!(self.status, StatusCode::CREATED, "{}", self.text);
+        self.json
+    }
+
+    #[track_caller]
+    pub(crate) fn no_content(&self) {
+        assert_eq!((self.status, self.text.as_str()), (StatusCode::NO_CONTENT, ""));
+    }
+
+    /// Checks that this is a whole problem document with this status and code.
+    #[track_caller]
+    pub(crate) fn problem(self, status: u16, code: &str) -> Value {
+        assert_eq!(self.json["code"], code, "{}", self.text);
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(self.json["status"], status);
+        assert_eq!(self.json["type"], format!("urn:mobile-world:problem:{code}"));
+        assert!(self.json["title"].is_string() && self.json["detail"].is_string(), "{}", self.text);
+        assert_eq!(self.json["request_id"], self.headers["x-request-id"].to_str().unwrap());
+        self.json
+    }
+
+    #[track_caller]
+    pub(crate) fn invalid_field(self, field: &str) {
+        assert_eq!(self.problem(422, "invalid_field")["field"], field);
+    }
+
+    #[track_caller]
+    pub(crate) fn invalid_parameter(self, parameter: &str) {
+        assert_eq!(self.problem(400, "invalid_parameter")["parameter"], parameter);
+    }
+
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
+    }
+}
+
+impl Client {
+    pub(crate) fn pass_ms(&self, ms: i64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let answer = Answer { status: parts.status, headers: parts.headers, text, json };
+        assert!(answer.headers.contains_key("x-request-id"));
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        answer
+    }
+
+    /// With the text as it is, said to be JSON.
+    pub(crate) async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(body.to_owned())).unwrap()).await
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.text(method, path, headers, &body).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, &[], &Value::Null).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.call(Method::DELETE, path, &[], &Value::Null).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        self.call(Method::PUT, path, &[], &body).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.call(Method::PATCH, path, &[], &body).await
+    }
+
+    /// Without a key; a null body is none at all.
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        self.call(Method::POST, path, &[], &body).await
+    }
+
+    pub(crate) async fn post_keyed(&self, path: &str, key: &str, body: Value) -> Answer {
+        self.call(Method::POST, path, &[("idempotency-key", key)], &body).await
+    }
+
+    /// A product of this price, with so many units in zone `msk`.
+    pub(crate) async fn stock_product(&self, product_id: &str, price: &str, on_hand: u64) {
+        let path = format!("/v1/products/{product_id}");
+        self.put(&path, card("phones", price)).await.created();
+        self.put(&format!("{path}/stock/msk"), json!({ "on_hand": on_hand })).await.ok();
+    }
+
+    pub(crate) async fn set_line(&self, owner: &str, product_id: &str, quantity: u32) -> Value {
+        let path = format!("/v1/{owner}/cart/lines/{product_id}");
+        self.put(&path, json!({ "quantity": quantity })).await.ok()
+    }
+
+    /// An order of one product for user `u1` in zone `msk`.
+    pub(crate) async fn order(&self, key: &str, product_id: &str, quantity: u32) -> Answer {
+        self.post_keyed("/v1/orders", key, order("u1", &[(product_id, quantity)])).await
+    }
+
+    pub(crate) async fn level(&self, product_id: &str) -> (u64, u64, u64) {
+        let stock = self.get(&format!("/v1/products/{product_id}/stock/msk")).await.ok();
+        let figure = |name: &str| stock[name].as_u64().unwrap();
+        (figure("on_hand"), figure("reserved"), figure("available"))
+    }
+}
+
+pub(crate) fn card(category: &str, price: &str) -> Value {
+    json!({ "name": "A phone", "category": category, "price": money(price) })
+}
+
+pub(crate) fn money(amount: &str) -> Value {
+    json!({ "amount": amount, "currency": "RUB" })
+}
+
+pub(crate) fn lines(lines: &[(&str, u32)]) -> Value {
+    lines
+        .iter()
+        .map(|(product_id, quantity)| json!({ "product_id": product_id, "quantity": quantity }))
+        .collect()
+}
+
+pub(crate) fn order(user_id: &str, demanded: &[(&str, u32)]) -> Value {
+    json!({ "user_id": user_id, "geo_zone": "msk", "lines": lines(demanded) })
+}
+
+/// One member of every item.
+pub(crate) fn pluck<'a>(list: &'a Value, member: &str) -> Vec<&'a str> {
+    list["items"].as_array().unwrap().iter().map(|item| item[member].as_str().unwrap()).collect()
+}

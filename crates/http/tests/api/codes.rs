@@ -1,0 +1,165 @@
+//! Codes that only a store in trouble, a caller without rights or a wrong route leads to; and that the list is closed.
+
+use std::time::Duration;
+
+use http::Method;
+use mw_http::{Code, ServerSettings, Tokens};
+use mw_store::StoreError;
+use serde_json::{Value, json};
+
+use crate::client::{client, client_with};
+use crate::faults::Fault;
+
+const CART: &str = "/v1/users/u1/cart";
+const LINE: &str = "/v1/users/u1/cart/lines/p1";
+
+#[tokio::test]
+async fn a_store_in_trouble_is_told_by_its_code() {
+    let client = client();
+    for (error, status, code, retry_after) in [
+        (StoreError::Unavailable("node /secret".into()), 503, "store_unavailable", Some("1")),
+        (StoreError::Overloaded, 503, "overloaded", Some("1")),
+        (StoreError::Ambiguous("timeout /secret".into()), 504, "outcome_unknown", None),
+        (StoreError::Corrupt("row /secret".into()), 500, "internal", None),
+    ] {
+        client.faults.set(Some(Fault::Fail(error)));
+        let answer = client.put(LINE, json!({ "quantity": 1 })).await;
+        assert!(!answer.text.contains("secret"), "{}", answer.text);
+        assert_eq!(answer.headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after);
+        answer.problem(status, code);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_plain_500_and_the_next_request_is_served() {
+    let client = client();
+    client.faults.set(Some(Fault::Panic));
+    let answer = client.get(CART).await;
+    assert!(!answer.text.contains("secret"), "{}", answer.text);
+    answer.problem(500, "internal");
+    client.faults.set(None);
+    client.get(CART).await.ok();
+    assert!(client.get("/metrics").await.text.contains("mw_http_panics_total 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_out_of_time_is_unavailable_and_a_write_unknown() {
+    let client = client();
+    client.faults.set(Some(Fault::Hang));
+    let answer = client.get(CART).await;
+    assert_eq!(answer.headers["retry-after"], "1");
+    answer.problem(503, "store_unavailable");
+    client.put(LINE, json!({ "quantity": 1 })).await.problem(504, "outcome_unknown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_the_limit_are_shed_and_probes_are_not() {
+    let settings = ServerSettings {
+        max_in_flight: 2,
+        request_timeout: Duration::from_secs(1),
+        ..ServerSettings::default()
+    };
+    let client = client_with(&settings, &Tokens::default());
+    client.faults.set(Some(Fault::Hang));
+    let hanging: Vec<_> = (0..2)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.get(CART).await })
+        })
+        .collect();
+    while !client.get("/metrics").await.text.contains("mw_http_in_flight 2") {
+        tokio::task::yield_now().await;
+    }
+    let answer = client.get(CART).await;
+    assert_eq!(answer.headers["retry-after"], "1");
+    answer.problem(503, "overloaded");
+    assert_eq!(client.get("/healthz").await.status, 200);
+    for hung in hanging {
+        hung.await.unwrap().problem(503, "store_unavailable");
+    }
+    client.faults.set(None);
+    client.get(CART).await.ok();
+    assert!(client.get("/metrics").await.text.contains("mw_http_shed_total 1"));
+}
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_problems_too() {
+    let client = client();
+    for path in ["/", "/v1", "/v1/users", "/v1/users/u1/cart/", "/v2/orders", "/docs/nope.js"] {
+        client.get(path).await.problem(404, "route_not_found");
+    }
+    let answer = client.call(Method::PATCH, LINE, &[], &json!({})).await;
+    assert_eq!(answer.headers["allow"], "PUT,DELETE");
+    answer.problem(405, "method_not_allowed");
+    let answer = client.call(Method::POST, CART, &[], &Value::Null).await;
+    assert_eq!(answer.headers["allow"], "GET,HEAD");
+    answer.problem(405, "method_not_allowed");
+    client.call(Method::OPTIONS, "/v1/orders", &[], &Value::Null).await.problem(405, "method_not_allowed");
+}
+
+#[tokio::test]
+async fn calls_without_parameters_refuse_them() {
+    let client = client();
+    client.get("/v1/users/u1/cart?fresh=true").await.invalid_parameter("fresh");
+    client
+        .call(Method::PUT, &format!("{LINE}?x=1"), &[], &json!({ "quantity": 1 }))
+        .await
+        .invalid_parameter("x");
+    client.get("/v1/users/u1/cart?").await.ok();
+}
+
+#[tokio::test]
+async fn a_request_id_is_kept_or_made() {
+    let client = client();
+    let answer = client.call(Method::GET, "/nope", &[("x-request-id", "shop-42")], &Value::Null).await;
+    assert_eq!(answer.headers["x-request-id"], "shop-42");
+    assert_eq!(answer.problem(404, "route_not_found")["request_id"], "shop-42");
+    let answer = client.call(Method::GET, CART, &[("x-request-id", "a b")], &Value::Null).await;
+    assert_eq!(answer.headers["x-request-id"].len(), 16);
+    assert_eq!(answer.headers["cache-control"], "no-store");
+}
+
+/// Another code needs a change of the contract first.
+#[test]
+fn the_list_of_codes_is_closed() {
+    let listed: Vec<_> =
+        Code::ALL.iter().map(|code| format!("{} {}", code.status().as_u16(), code.name())).collect();
+    assert_eq!(
+        listed,
+        [
+            "400 invalid_json",
+            "400 invalid_parameter",
+            "400 invalid_cursor",
+            "400 idempotency_key_required",
+            "401 unauthorized",
+            "403 forbidden",
+            "404 route_not_found",
+            "404 product_not_found",
+            "404 order_not_found",
+            "404 reservation_not_found",
+            "404 session_not_found",
+            "404 stock_not_found",
+            "405 method_not_allowed",
+            "409 out_of_stock",
+            "409 price_changed",
+            "409 cart_empty",
+            "409 stock_changed",
+            "409 stock_below_reserved",
+            "409 illegal_transition",
+            "409 reservation_closed",
+            "409 session_bound",
+            "412 version_mismatch",
+            "413 body_too_large",
+            "415 unsupported_media_type",
+            "422 invalid_field",
+            "422 cart_too_large",
+            "422 currency_mismatch",
+            "422 idempotency_key_reused",
+            "429 rate_limited",
+            "500 internal",
+            "503 overloaded",
+            "503 store_unavailable",
+            "504 outcome_unknown",
+        ]
+    );
+}

@@ -1,0 +1,28 @@
+//! The API as a client meets it: through the router, against the in-memory model of the store; what concerns
+//! connections goes through real sockets.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, also in the functions that tests share"
+)]
+
+mod auth;
+mod carts;
+mod client;
+mod codes;
+mod docs;
+mod faults;
+mod import;
+mod limits;
+mod operations;
+mod orders;
+mod products;
+mod reports;
+mod reservations;
+mod sessions;
+mod sockets;
+mod stock;
+mod tls;

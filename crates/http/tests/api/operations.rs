@@ -1,0 +1,48 @@
+//! Health, readiness and metrics.
+
+use http::Method;
+use mw_store::StoreError;
+use serde_json::{Value, json};
+
+use crate::client::client;
+use crate::faults::Fault;
+
+#[tokio::test]
+async fn health_is_the_process_and_readiness_the_store() {
+    let client = client();
+    assert_eq!(client.get("/readyz").await.ok()["status"], "ready");
+    client.faults.set(Some(Fault::Fail(StoreError::Unavailable("down".into()))));
+    client.get("/readyz").await.problem(503, "store_unavailable");
+    assert_eq!(client.get("/healthz").await.ok()["status"], "ok");
+    assert_eq!(client.call(Method::HEAD, "/healthz", &[], &Value::Null).await.text, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_not_ready() {
+    let client = client();
+    client.faults.set(Some(Fault::Hang));
+    client.get("/readyz").await.problem(503, "store_unavailable");
+}
+
+#[tokio::test]
+async fn metrics_count_routes_and_not_paths() {
+    let client = client();
+    for user in ["u1", "u2"] {
+        client.set_line(&format!("users/{user}"), "p1", 1).await;
+    }
+    client.put("/v1/users/u1/cart/lines/p1", json!({ "quantity": 0 })).await.invalid_field("quantity");
+    client.get("/anything/at/all").await;
+    let answer = client.get("/metrics").await;
+    assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let route = r#"method="PUT",route="/v1/users/{user_id}/cart/lines/{product_id}""#;
+    for expected in [
+        format!("mw_http_requests_total{{class=\"2xx\",{route}}} 2"),
+        format!("mw_http_requests_total{{class=\"4xx\",{route}}} 1"),
+        format!("mw_http_request_seconds_count{{{route}}} 3"),
+        "mw_http_requests_total{class=\"4xx\",method=\"any\",route=\"unmatched\"} 1".to_owned(),
+        "mw_http_in_flight 0".to_owned(),
+    ] {
+        assert!(answer.text.contains(&expected), "{expected}\n{}", answer.text);
+    }
+    assert!(!answer.text.contains("u1"), "a path became a label");
+}

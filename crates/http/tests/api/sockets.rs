@@ -1,0 +1,346 @@
+//! The server on real sockets: keep-alive, slow and vanishing clients, limits of connections, and stopping.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use mw_http::{Server, ServerSettings, Tokens};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::client::{Client, client_with, money};
+use crate::faults::Fault;
+
+const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
+/// Long enough for a busy machine; what is awaited comes much earlier.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Running {
+    client: Client,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<bool>,
+}
+
+async fn serve(settings: ServerSettings) -> Running {
+    let client = client_with(&settings, &Tokens::default());
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), settings, client.api.clone()).await.unwrap();
+    let address = server.address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
+    Running { client, address, stop, server }
+}
+
+impl Running {
+    async fn connect(&self) -> Wire {
+        Wire { stream: TcpStream::connect(self.address).await.unwrap(), unread: Vec::new() }
+    }
+
+    /// Waits until the metrics say so.
+    async fn until(&self, line: &str) {
+        let said = async {
+            while !self.client.get("/metrics").await.text.lines().any(|known| known == line) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
+    }
+}
+
+/// A client that writes what it likes.
+struct Wire {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Wire {
+    async fn send(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// False at the end of the stream.
+    async fn fill(&mut self) -> bool {
+        let mut piece = vec![0; 16 * 1024];
+        let read = timeout(PATIENCE, self.stream.read(&mut piece))
+            .await
+            .expect("the server neither answers nor closes");
+        let read = read.unwrap_or_default();
+        self.unread.extend_from_slice(&piece[..read]);
+        read > 0
+    }
+
+    async fn reply(&mut self) -> Reply {
+        let end = loop {
+            if let Some(at) = self.unread.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break at + 4;
+            }
+            assert!(self.fill().await, "closed without an answer");
+        };
+        let head = String::from_utf8(self.unread.drain(..end).collect()).unwrap().to_lowercase();
+        let length = head.split("content-length: ").nth(1).map_or("0", |rest| rest.lines().next().unwrap());
+        let length: usize = length.parse().unwrap();
+        while self.unread.len() < length {
+            assert!(self.fill().await, "closed within an answer");
+        }
+        let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head, body }
+    }
+
+    /// Waits for the server to close, and answers what came before that.
+    async fn rest(mut self) -> String {
+        while self.fill().await {}
+        String::from_utf8_lossy(&self.unread).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order_on_one_connection() {
+    let running = serve(ServerSettings::default()).await;
+    let mut wire = running.connect().await;
+    let put = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+               content-length: 14\r\n\r\n{\"quantity\":3}";
+    wire.send(&format!("{GET_HEALTH}{put}{GET_CART}{GET_HEALTH}")).await;
+    assert_eq!(wire.reply().await.body, "{\"status\":\"ok\"}");
+    assert!(wire.reply().await.body.contains("\"quantity\":3"));
+    assert!(wire.reply().await.body.contains("\"version\":1"));
+    assert_eq!(wire.reply().await.status, 200);
+    wire.send(GET_HEALTH).await;
+    let reply = wire.reply().await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.head.contains("x-request-id: "), "{}", reply.head);
+}
+
+#[tokio::test]
+async fn a_client_that_is_slow_with_its_headers_is_closed() {
+    let settings = ServerSettings { header_timeout: Duration::from_millis(200), ..ServerSettings::default() };
+    let running = serve(settings).await;
+    let mut silent = running.connect().await;
+    silent.send("GET /healthz HTTP/1.1\r\nhos").await;
+    let mut trickle = running.connect().await;
+    let trickling = tokio::spawn(async move {
+        for byte in GET_HEALTH.bytes().cycle().take(20_000) {
+            let byte = if byte == b'\n' { b'x' } else { byte };
+            if trickle.stream.write_all(&[byte]).await.is_err() {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        false
+    });
+    assert_eq!(silent.rest().await, "");
+    assert!(timeout(PATIENCE, trickling).await.unwrap().unwrap());
+    running.until("mw_http_connections 0").await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
+    let settings = ServerSettings { idle_timeout: Duration::from_millis(200), ..ServerSettings::default() };
+    let running = serve(settings).await;
+    let (go_on, wait) = watch::channel(false);
+    running.client.faults.set(Some(Fault::Wait(wait)));
+    let mut busy = running.connect().await;
+    busy.send(GET_CART).await;
+    running.until("mw_http_in_flight 1").await;
+    let mut idle = running.connect().await;
+    idle.send(GET_HEALTH).await;
+    assert_eq!(idle.reply().await.status, 200);
+    assert_eq!(idle.rest().await, "");
+    go_on.send(true).unwrap();
+    assert_eq!(busy.reply().await.status, 200);
+}
+
+#[tokio::test]
+async fn headers_that_are_too_large_are_refused() {
+    let running = serve(ServerSettings { header_limit_bytes: 8 * 1024, ..ServerSettings::default() }).await;
+    let mut wire = running.connect().await;
+    wire.send(&format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: {}\r\n\r\n", "x".repeat(16 * 1024))).await;
+    assert_eq!(wire.reply().await.status, 431);
+    let mut wire = running.connect().await;
+    wire.send("nonsense\r\n\r\n").await;
+    assert_eq!(wire.reply().await.status, 400);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all() {
+    let running = serve(ServerSettings::default()).await;
+    let head = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let body = "x".repeat(4 * 1024 * 1024);
+    let mut wire = running.connect().await;
+    wire.send(&format!("{head}content-length: {}\r\n\r\n{body}", body.len())).await;
+    let reply = wire.reply().await;
+    assert_eq!(reply.status, 413);
+    assert!(reply.body.contains("body_too_large"));
+    wire.send(GET_HEALTH).await;
+    assert_eq!(wire.reply().await.status, 200);
+
+    let mut chunked = running.connect().await;
+    chunked
+        .send(&format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+        .await;
+    assert_eq!(chunked.reply().await.status, 413);
+
+    let mut polite = running.connect().await;
+    polite.send(&format!("{head}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len())).await;
+    assert_eq!(polite.reply().await.status, 413);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_given_up() {
+    let settings = ServerSettings { body_timeout: Duration::from_millis(100), ..ServerSettings::default() };
+    let running = serve(settings).await;
+    let head = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let mut wire = running.connect().await;
+    wire.send(&format!("{head}content-length: 100\r\n\r\n{{\"quan")).await;
+    let reply = wire.reply().await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("invalid_json"), "{}", reply.body);
+    let mut import = running.connect().await;
+    import
+        .send("POST /v1/products/import HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\ncontent-length: 9\r\n\r\n{")
+        .await;
+    let rest = import.rest().await;
+    assert!(rest.contains("\"line\":1") && rest.contains("did not arrive in time"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_leaves_nothing_behind() {
+    let running = serve(ServerSettings::default()).await;
+    running.client.faults.set(Some(Fault::Hang));
+    let mut wire = running.connect().await;
+    wire.send(GET_CART).await;
+    running.until("mw_http_in_flight 1").await;
+    drop(wire);
+    running.until("mw_http_in_flight 0").await;
+    running.until("mw_http_connections 0").await;
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_is_told_so_while_all_are_busy() {
+    let running = serve(ServerSettings { max_connections: 2, ..ServerSettings::default() }).await;
+    let (go_on, wait) = watch::channel(false);
+    running.client.faults.set(Some(Fault::Wait(wait)));
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut wire = running.connect().await;
+        wire.send(GET_CART).await;
+        busy.push(wire);
+    }
+    running.until("mw_http_in_flight 2").await;
+    let mut third = running.connect().await;
+    third.send(GET_HEALTH).await;
+    let reply = third.reply().await;
+    assert_eq!(reply.status, 503);
+    assert!(reply.head.contains("retry-after: 1") && reply.body.contains("overloaded"), "{}", reply.body);
+    assert_eq!(third.rest().await, "");
+    go_on.send(true).unwrap();
+    for wire in &mut busy {
+        assert_eq!(wire.reply().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_those_who_ask() {
+    let running = serve(ServerSettings { max_connections: 300, ..ServerSettings::default() }).await;
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(running.connect().await);
+    }
+    running.until("mw_http_connections 300").await;
+    for _ in 0..3 {
+        let mut wire = running.connect().await;
+        wire.send(GET_HEALTH).await;
+        assert_eq!(wire.reply().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
+    let running = serve(ServerSettings::default()).await;
+    let (go_on, wait) = watch::channel(false);
+    running.client.faults.set(Some(Fault::Wait(wait)));
+    let mut busy = running.connect().await;
+    busy.send(GET_CART).await;
+    let mut idle = running.connect().await;
+    idle.send(GET_HEALTH).await;
+    assert_eq!(idle.reply().await.status, 200);
+    running.until("mw_http_in_flight 1").await;
+    running.stop.send(()).unwrap();
+    assert_eq!(idle.rest().await, "");
+    assert!(TcpStream::connect(running.address).await.is_err());
+    assert!(!running.server.is_finished());
+    go_on.send(true).unwrap();
+    let reply = busy.reply().await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.head.contains("connection: close"), "{}", reply.head);
+    assert!(timeout(PATIENCE, running.server).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_ever() {
+    let settings = ServerSettings { shutdown_grace: Duration::from_millis(100), ..ServerSettings::default() };
+    let running = serve(settings).await;
+    running.client.faults.set(Some(Fault::Hang));
+    let mut busy = running.connect().await;
+    busy.send(GET_CART).await;
+    running.until("mw_http_in_flight 1").await;
+    running.stop.send(()).unwrap();
+    assert!(!timeout(PATIENCE, running.server).await.unwrap().unwrap());
+    assert_eq!(busy.rest().await, "");
+}
+
+#[tokio::test]
+async fn an_import_may_be_sent_whole_before_its_results_are_read() {
+    let running = serve(ServerSettings::default()).await;
+    let count = 60_000;
+    let price = money("1");
+    let body: Vec<String> = (0..count)
+        .map(|at| {
+            format!(
+                "{{\"product_id\":\"p{}\",\"name\":\"n\",\"category\":\"c\",\"price\":{price}}}\n",
+                at % 50
+            )
+        })
+        .collect();
+    let body = body.concat();
+    let mut wire = running.connect().await;
+    let head = "POST /v1/products/import HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n";
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    timeout(PATIENCE, wire.send(&request)).await.expect("the import waits for its results to be read");
+    let rest = wire.rest().await;
+    assert_eq!(rest.matches("\"status\":").count(), count);
+    assert!(rest.contains(&format!("\"line\":{count},")));
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_as_well() {
+    let running = serve(ServerSettings::default()).await;
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for user in ["u1", "u2"] {
+        let uri = format!("http://x/v1/users/{user}/cart/lines/a");
+        let request = http::Request::put(uri).header("content-type", "application/json");
+        let request = request.body(Full::new(Bytes::from_static(b"{\"quantity\":2}"))).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(String::from_utf8(body.to_vec()).unwrap().contains(user));
+    }
+    running.stop.send(()).unwrap();
+    assert!(timeout(PATIENCE, running.server).await.unwrap().unwrap());
+    timeout(PATIENCE, connection).await.unwrap().unwrap().unwrap();
+}

@@ -1,0 +1,98 @@
+//! TLS with certificates from files, and what is said of files that will not do.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mw_http::{Server, ServerSettings, TlsFiles, Tokens};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::client::client_with;
+
+struct Made {
+    _folder: tempfile::TempDir,
+    paths: TlsFiles,
+    certificate: CertifiedKey<rcgen::KeyPair>,
+}
+
+fn files() -> Made {
+    let certificate = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let files = TlsFiles { certificate: folder.path().join("cert.pem"), key: folder.path().join("key.pem") };
+    std::fs::write(&files.certificate, certificate.cert.pem()).unwrap();
+    std::fs::write(&files.key, certificate.signing_key.serialize_pem()).unwrap();
+    Made { _folder: folder, paths: files, certificate }
+}
+
+async fn bind(files: TlsFiles) -> Result<Server, String> {
+    let settings = ServerSettings { tls: Some(files), ..ServerSettings::default() };
+    let client = client_with(&settings, &Tokens::default());
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), settings, client.api).await;
+    server.map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn requests_are_served_over_tls_and_plain_text_is_not() {
+    let files = files();
+    let server = bind(files.paths).await.unwrap();
+    let address = server.address();
+    tokio::spawn(server.run(std::future::pending()));
+
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+
+    let mut roots = RootCertStore::empty();
+    roots.add(files.certificate.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+}
+
+#[tokio::test]
+async fn files_that_will_not_do_are_named() {
+    let good = files();
+    let other = files();
+    let missing = Path::new("/nonexistent/cert.pem");
+    let swapped = TlsFiles { certificate: good.paths.key.clone(), key: good.paths.key.clone() };
+    let no_key = TlsFiles { key: good.paths.certificate.clone(), ..good.paths.clone() };
+    let mismatched = TlsFiles { key: other.paths.key.clone(), ..good.paths.clone() };
+    let absent = TlsFiles { certificate: missing.to_owned(), ..good.paths.clone() };
+    for (files, start, path) in [
+        (swapped, "read certificate", &good.paths.key),
+        (no_key, "read private key", &good.paths.certificate),
+        (mismatched, "use certificate", &other.paths.key),
+        (absent, "read certificate", &missing.to_owned()),
+    ] {
+        let error = bind(files).await.unwrap_err();
+        assert!(error.starts_with(start) && error.contains(&path.display().to_string()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_named() {
+    let settings = ServerSettings::default();
+    let client = client_with(&settings, &Tokens::default());
+    let first =
+        Server::bind("127.0.0.1:0".parse().unwrap(), settings.clone(), client.api.clone()).await.unwrap();
+    let error = Server::bind(first.address(), settings, client.api).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("listen on {}", first.address())), "{error}");
+}
