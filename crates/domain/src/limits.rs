@@ -25,6 +25,8 @@ pub const ORDER_PERIOD_DAYS_MAX: i64 = 31;
 pub const SALES_PERIOD_DAYS_MAX: i64 = 92;
 /// Line changes stay readable this long.
 pub const CART_HISTORY_DAYS: i64 = 30;
+/// A reservation stays readable this long after its time is over.
+pub const RESERVATION_HISTORY_DAYS: i64 = 30;
 /// An idempotency key is remembered this long.
 pub const IDEMPOTENCY_HOURS: i64 = 48;
 

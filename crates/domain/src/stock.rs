@@ -6,7 +6,7 @@
 use uuid::Uuid;
 
 use crate::ids::{GeoZone, ProductId, ReservationId};
-use crate::limits::{InvalidField, LINES_MAX, QUANTITY_MAX};
+use crate::limits::{InvalidField, LINES_MAX, QUANTITY_MAX, RESERVATION_HISTORY_DAYS};
 use crate::time::Timestamp;
 
 /// Units on hand, and how many of them are promised to somebody.
@@ -161,6 +161,11 @@ impl Reservation {
             ReservationStatus::Held if now >= self.expires_at => ReservationStatus::Expired,
             status => status,
         }
+    }
+
+    /// From when on nobody may see it any more.
+    pub fn forgotten_at(&self) -> Timestamp {
+        self.expires_at.plus_seconds(RESERVATION_HISTORY_DAYS * 86_400)
     }
 }
 

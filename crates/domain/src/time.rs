@@ -56,7 +56,8 @@ impl Timestamp {
 
     /// The UTC day this instant falls into.
     pub fn date(self) -> Date {
-        Date(i32::try_from(self.0.div_euclid(DAY_MS)).unwrap_or(i32::MAX))
+        let days = self.0.div_euclid(DAY_MS);
+        Date(i32::try_from(days).unwrap_or(if days < 0 { i32::MIN } else { i32::MAX }))
     }
 
     /// Whole hours since the epoch.

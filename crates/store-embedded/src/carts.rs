@@ -70,7 +70,7 @@ impl Carts for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<CartChange>> {
-        let list = List::of(keys::cart_changes(owner), |tail| tail.len() > 16);
+        let list = List::of(keys::cart_changes(owner), keys::is_change_position);
         let oldest = now.minus_seconds(CART_HISTORY_DAYS * 86_400);
         page(&self.view(), Table::CartChanges, &list, &request, &mut |_, value| {
             Ok(Some(codec::carts::decode_change(value)?).filter(|change| change.at > oldest))

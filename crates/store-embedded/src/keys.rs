@@ -115,10 +115,35 @@ pub(crate) fn cart_changes(owner: &Owner) -> Key {
 }
 
 pub(crate) fn cart_change(owner: &Owner, change: &CartChange) -> Key {
-    of_owner(owner, 16 + change.product_id.as_str().len())
+    of_owner(owner, 33 + change.product_id.as_str().len())
         .descending(change.at.as_millis())
         .descending(change.version.cast_signed())
-        .last_text(change.product_id.as_str())
+        .text(change.product_id.as_str())
+        .uuid(change.cart_id.as_bytes())
+        .done()
+}
+
+/// Whether bytes can be the end of a key of line changes: time, version, product and cart.
+pub(crate) fn is_change_position(tail: &[u8]) -> bool {
+    let product = tail
+        .get(16..)
+        .and_then(|rest| rest.split_last_chunk::<16>())
+        .and_then(|(id, _)| id.strip_suffix(&[0]));
+    product.is_some_and(|id| is_id(id, ProductId::parse))
+}
+
+/// Whether bytes can be the end of a key of a user's sessions: time and session.
+pub(crate) fn is_session_position(tail: &[u8]) -> bool {
+    tail.get(8..).is_some_and(|id| is_id(id, SessionId::parse))
+}
+
+/// Whether bytes can be the end of a key of a category: price and product.
+pub(crate) fn is_category_position(tail: &[u8]) -> bool {
+    tail.get(8..).is_some_and(|id| is_id(id, ProductId::parse))
+}
+
+fn is_id<T, E>(bytes: &[u8], parse: impl FnOnce(&str) -> Result<T, E>) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(|text| parse(text).is_ok())
 }
 
 /// Which half of the activity index a cart is in.

@@ -272,16 +272,17 @@ fn cancel_unpaid(tx: &mut Tx, now: Timestamp, note: &str, limit: usize) -> Resul
 /// Whole days come from the running sums; a day of which only a part was asked for is counted order by order.
 fn sales(look: &dyn Look, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
     let mut found: BTreeMap<(Date, GeoZone), Sums> = BTreeMap::new();
-    let mut day = period.from.date();
-    while day.midnight() < period.to {
-        let whole = Period::day(day);
-        if period.from <= whole.from && whole.to <= period.to {
-            add_sums(look, day, geo_zone, &mut found)?;
-        } else {
-            let part = Period { from: period.from.max(whole.from), to: period.to.min(whole.to) };
+    let (first, last) = (period.from.date(), period.to.date());
+    let whole_from = if first.midnight() < period.from { first.next() } else { first };
+    if whole_from < last {
+        add_sums(look, whole_from, last, geo_zone, &mut found)?;
+    }
+    let head = Period { from: period.from, to: whole_from.midnight().min(period.to) };
+    let tail = Period { from: last.midnight().max(head.to), to: period.to };
+    for part in [head, tail] {
+        if !part.is_empty() {
             add_orders(look, part, geo_zone, &mut found)?;
         }
-        day = day.next();
     }
     let rows = found.into_iter().filter(|(_, sums)| sums.orders > 0);
     Ok(rows
@@ -295,13 +296,16 @@ fn sales(look: &dyn Look, geo_zone: Option<&GeoZone>, period: Period) -> Result<
         .collect())
 }
 
+/// Adds the running sums of the days from `from` up to but without `to`.
 fn add_sums(
     look: &dyn Look,
-    day: Date,
+    from: Date,
+    to: Date,
     geo_zone: Option<&GeoZone>,
     found: &mut BTreeMap<(Date, GeoZone), Sums>,
 ) -> Result<()> {
-    look.scan(Table::Sales, &Span::prefix(keys::sales_of_day(day)), false, &mut |key, value| {
+    let span = Span { from: keys::sales_of_day(from), to: Some(keys::sales_of_day(to)) };
+    look.scan(Table::Sales, &span, false, &mut |key, value| {
         let (date, zone) = keys::read_sales(key)?;
         if geo_zone.is_none_or(|asked| *asked == zone) {
             found.insert((date, zone), codec::orders::decode_sums(value)?);

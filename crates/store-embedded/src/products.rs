@@ -139,7 +139,12 @@ fn category_list(query: &CategoryQuery) -> List {
         }
         None => whole.to,
     };
-    List { prefix, span: Span { from, to }, reverse: query.descending, is_position: |tail| tail.len() > 8 }
+    List {
+        prefix,
+        span: Span { from, to },
+        reverse: query.descending,
+        is_position: keys::is_category_position,
+    }
 }
 
 pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {

@@ -232,7 +232,7 @@ fn import_reservation(tx: &mut Tx, reservation: &Reservation) -> Result<()> {
     if let Some((before, _)) = row.map(|row| codec::stock::decode_reservation(&row)).transpose()? {
         tx.remove(Table::HoldsDue, keys::due(before.expires_at, before.reservation_id.as_bytes()));
     }
-    stock::save_reservation(tx, reservation, reservation.expires_at);
+    stock::save_reservation(tx, reservation);
     Ok(())
 }
 

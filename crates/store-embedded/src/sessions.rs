@@ -79,7 +79,7 @@ impl Sessions for EmbeddedStore {
         let view = self.view();
         let prefix = keys::user_sessions(user_id);
         let skip = prefix.len() + 8;
-        let list = List::of(prefix, |tail| tail.len() > 8);
+        let list = List::of(prefix, keys::is_session_position);
         page(&view, Table::SessionsByUser, &list, &request, &mut |key, _| {
             read_listed(&view, key, skip, user_id, now)
         })

@@ -25,8 +25,6 @@ use crate::tx::Tx;
 use crate::view::{Look, Span};
 use crate::{EmbeddedStore, audit, products};
 
-/// A closed reservation stays readable this long.
-const CLOSED_KEPT_SECONDS: i64 = 7 * 86_400;
 /// Holds settled in one step.
 const SETTLE_STEP: usize = 1_000;
 
@@ -294,12 +292,12 @@ fn reserve(tx: &mut Tx, command: Reserve) -> Result<Reservation> {
         created_at: now,
         expires_at,
     };
-    save_reservation(tx, &reservation, now);
+    save_reservation(tx, &reservation);
     Ok(reservation)
 }
 
 /// Writes a reservation, and while it is held its place among those that will end.
-pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation, now: Timestamp) {
+pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation) {
     let due = keys::due(reservation.expires_at, reservation.reservation_id.as_bytes());
     let keep_until = if reservation.status == ReservationStatus::Held {
         tx.put(Table::HoldsDue, due, Vec::new());
@@ -307,7 +305,7 @@ pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation, now: Time
         Timestamp::MAX
     } else {
         tx.remove(Table::HoldsDue, due);
-        now.plus_seconds(CLOSED_KEPT_SECONDS)
+        reservation.forgotten_at()
     };
     let value = codec::stock::encode_reservation(reservation, keep_until);
     tx.put(Table::Reservations, keys::reservation(reservation.reservation_id), value);
@@ -317,8 +315,8 @@ fn read_reservation(look: &dyn Look, id: ReservationId, now: Timestamp) -> Resul
     let Some(row) = look.get(Table::Reservations, &keys::reservation(id))? else {
         return Ok(None);
     };
-    let (reservation, keep_until) = codec::stock::decode_reservation(&row)?;
-    Ok((now < keep_until).then_some(reservation))
+    let (reservation, _) = codec::stock::decode_reservation(&row)?;
+    Ok((now < reservation.forgotten_at()).then_some(reservation))
 }
 
 /// The reservation behind a row of holds that will end.
@@ -344,7 +342,7 @@ fn end(tx: &mut Tx, reservation: &mut Reservation, to: ReservationStatus, now: T
     let op = reservation.reservation_id.uuid();
     move_lines(tx, &reservation.geo_zone, demands(&reservation.lines), cause, op, now)?;
     reservation.status = to;
-    save_reservation(tx, reservation, now);
+    save_reservation(tx, reservation);
     Ok(())
 }
 

@@ -92,6 +92,7 @@ pub trait Stock: Send + Sync {
     /// shortage.
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>>;
 
+    /// Readable until 30 days after its time is over.
     async fn reservation(&self, reservation_id: ReservationId, now: Timestamp)
     -> Result<Option<Reservation>>;
 

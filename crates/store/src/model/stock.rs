@@ -1,4 +1,4 @@
-//! Stock of the model: figures, the ledger behind each, and reservations, which stay after they close.
+//! Stock of the model: figures, the ledger behind each, and reservations, which stay for a while after they close.
 
 use mw_domain::limits::{InvalidField, ON_HAND_MAX};
 use mw_domain::stock::{Cause, Delta};
@@ -33,6 +33,10 @@ impl Change {
 }
 
 impl State {
+    fn known_reservation(&self, reservation_id: ReservationId, now: Timestamp) -> Option<Reservation> {
+        self.reservations.get(&reservation_id).filter(|reservation| now < reservation.forgotten_at()).cloned()
+    }
+
     /// The figures as of `now`: a hold past its time counts as available.
     pub(super) fn stock_at(
         &self,
@@ -147,7 +151,7 @@ impl State {
         cause: Cause,
         now: Timestamp,
     ) -> Result<Reservation> {
-        let hold = self.reservations.get(&reservation_id).cloned().ok_or(Refusal::ReservationNotFound)?;
+        let hold = self.known_reservation(reservation_id, now).ok_or(Refusal::ReservationNotFound)?;
         if hold.status == status {
             return Ok(hold);
         }
@@ -324,7 +328,7 @@ impl Stock for Model {
         reservation_id: ReservationId,
         now: Timestamp,
     ) -> Result<Option<Reservation>> {
-        let found = self.state().reservations.get(&reservation_id).cloned();
+        let found = self.state().known_reservation(reservation_id, now);
         Ok(found.map(|mut reservation| {
             reservation.status = reservation.status_at(now);
             reservation
