@@ -1,0 +1,59 @@
+//! A clock that moves only when it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use mw_domain::Timestamp;
+use mw_shop::Clock;
+
+#[derive(Debug)]
+pub struct FakeClock {
+    millis: AtomicI64,
+}
+
+impl FakeClock {
+    /// Noon of 2026-03-10, unless a test cares.
+    pub const START: Timestamp = Timestamp::from_millis(1_773_144_000_000);
+
+    pub fn new() -> Arc<Self> {
+        Self::at(Self::START)
+    }
+
+    pub fn at(now: Timestamp) -> Arc<Self> {
+        Arc::new(Self { millis: AtomicI64::new(now.as_millis()) })
+    }
+
+    pub fn set(&self, now: Timestamp) {
+        self.millis.store(now.as_millis(), Ordering::SeqCst);
+    }
+
+    /// Lets time pass; answers what it is then.
+    pub fn advance(&self, by: Duration) -> Timestamp {
+        let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+        let before = self.millis.fetch_add(by, Ordering::SeqCst);
+        Timestamp::from_millis(before.saturating_add(by))
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.millis.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_stands_still_until_it_is_moved() {
+        let clock = FakeClock::new();
+        assert_eq!(clock.now(), FakeClock::START);
+        assert_eq!(clock.now(), FakeClock::START);
+        let later = clock.advance(Duration::from_millis(1_500));
+        assert_eq!((clock.now(), later), (FakeClock::START.plus_millis(1_500), later));
+        clock.set(Timestamp::EPOCH);
+        assert_eq!(clock.now(), Timestamp::EPOCH);
+    }
+}

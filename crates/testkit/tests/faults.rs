@@ -1,0 +1,84 @@
+//! A faulty store without faults is the store inside; with them it fails as it was told.
+
+use std::sync::Arc;
+
+use mw_store::model::Model;
+use mw_store::{Freshness, Products, Refusal, SharedStore, StoreError, Upkeep};
+use mw_testkit::builders::{product, product_id};
+use mw_testkit::faults::Noun;
+use mw_testkit::{Calls, Fault, FaultyStore};
+
+fn healthy() -> SharedStore {
+    FaultyStore::new(Arc::new(Model::new()))
+}
+
+mod without_faults {
+    mw_store::contract_tests!(super::healthy());
+}
+
+fn store() -> Arc<FaultyStore> {
+    FaultyStore::new(Arc::new(Model::new()))
+}
+
+async fn is_there(store: &FaultyStore, id: &str) -> bool {
+    matches!(store.product(&product_id(id), Freshness::Full).await, Ok(Some(_)))
+}
+
+#[tokio::test]
+async fn what_surely_failed_was_not_done() {
+    let store = store();
+    store.fail(Calls::Writes, Fault::Unavailable);
+    let answer = store.put_product(product("p").into()).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    store.fail(Calls::WritesOf(Noun::Products), Fault::Overloaded);
+    let answer = store.put_product(product("p").into()).await;
+    assert_eq!(answer, Err(StoreError::Overloaded), "the later fault goes first");
+    assert!(!is_there(&store, "p").await, "reads go on");
+    store.heal();
+    store.put_product(product("p").into()).await.unwrap();
+    assert!(is_there(&store, "p").await);
+}
+
+#[tokio::test]
+async fn what_is_ambiguous_was_done_or_not() {
+    let store = store();
+    for (id, fault, done) in [("a", Fault::AmbiguousNotDone, false), ("b", Fault::AmbiguousDone, true)] {
+        store.fail_next(1, Calls::Named("put_product"), fault);
+        let answer = store.put_product(product(id).into()).await;
+        assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+        assert_eq!(is_there(&store, id).await, done);
+    }
+    store.fail(Calls::Writes, Fault::AmbiguousDone);
+    let refused = store.delete_product(&product_id("absent")).await.unwrap_err();
+    assert!(matches!(refused.refusal(), Some(Refusal::ProductNotFound(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_fault_befalls_as_many_calls_as_it_was_told() {
+    let store = store();
+    store.fail_next(2, Calls::ReadsOf(Noun::Upkeep), Fault::Corrupt);
+    assert!(store.ready().await.is_err());
+    store.put_product(product("p").into()).await.unwrap();
+    assert!(store.ready().await.is_err());
+    assert!(store.ready().await.is_ok());
+    assert_eq!(store.count(Calls::Named("ready")), 3);
+    assert_eq!((store.count(Calls::Of(Noun::Products)), store.count(Calls::All)), (1, 4));
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_goes_on_when_healed() {
+    let store = store();
+    store.fail(Calls::Writes, Fault::Hang);
+    let hanging = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.put_product(product("p").into()).await }
+    });
+    while store.count(Calls::Writes) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!hanging.is_finished());
+    assert!(!is_there(&store, "p").await);
+    store.heal();
+    hanging.await.unwrap().unwrap();
+    assert!(is_there(&store, "p").await);
+}
