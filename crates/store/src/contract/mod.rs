@@ -205,6 +205,7 @@ suite! {
             a_settled_hold_is_over_for_every_product_of_it
             a_hold_ends_when_its_command_said
             stock_of_a_deleted_product_can_be_held
+            a_reservation_is_forgotten_thirty_days_after_its_time
         }
         orders {
             an_order_is_whole_in_every_view
@@ -280,6 +281,7 @@ suite! {
         upkeep {
             a_fresh_store_is_ready
             cleaning_changes_nothing_a_reader_sees
+            cleaning_never_loses_the_units_of_a_hold
         }
     }
     two stores: {

@@ -2,7 +2,7 @@
 
 use mw_domain::{Reservation, ReservationId, ReservationStatus, Shortage, Timestamp};
 
-use super::given::{Desk, HOLD, at, card, demands, just_before, product_id, refusal, zone};
+use super::given::{DAY, Desk, HOLD, at, card, demands, just_before, product_id, refusal, zone};
 use crate::stock::Reserve;
 use crate::{Freshness, Refusal, Result};
 
@@ -217,5 +217,22 @@ pub(super) async fn stock_of_a_deleted_product_can_be_held(desk: Desk) {
     confirm(&desk, &hold, at(1)).await.unwrap();
     desk.reserve(&[("a", 4)], at(2)).await.unwrap();
     assert_eq!(desk.level("a", "north", at(3)).await, (4, 4));
+    desk.audit_closes().await;
+}
+
+pub(super) async fn a_reservation_is_forgotten_thirty_days_after_its_time(desk: Desk) {
+    desk.stocked("a", 5).await;
+    let confirmed = desk.reserve(&[("a", 1)], at(0)).await.unwrap();
+    confirm(&desk, &confirmed, at(1)).await.unwrap();
+    let expired = desk.reserve(&[("a", 2)], at(0)).await.unwrap();
+    let forgotten = at(HOLD + 30 * DAY);
+    assert_eq!(read(&desk, &confirmed, just_before(forgotten)).await, ReservationStatus::Confirmed);
+    assert_eq!(read(&desk, &expired, just_before(forgotten)).await, ReservationStatus::Expired);
+    for hold in [&confirmed, &expired] {
+        assert_eq!(desk.store.reservation(hold.reservation_id, forgotten).await, Ok(None));
+        assert_eq!(refusal(confirm(&desk, hold, forgotten).await), Refusal::ReservationNotFound);
+        assert_eq!(refusal(release(&desk, hold, forgotten).await), Refusal::ReservationNotFound);
+    }
+    assert_eq!(desk.level("a", "north", forgotten).await, (4, 0));
     desk.audit_closes().await;
 }

@@ -61,3 +61,18 @@ pub(super) async fn cleaning_changes_nothing_a_reader_sees(desk: Desk) {
     assert_eq!(idle.unwrap().items, []);
     desk.audit_closes().await;
 }
+
+pub(super) async fn cleaning_never_loses_the_units_of_a_hold(desk: Desk) {
+    desk.stocked("a", 10).await;
+    desk.reserve(&[("a", 4)], at(0)).await.unwrap();
+    // Long over, but nobody has settled it.
+    let late = 90 * DAY;
+    clean_all(&desk, late).await;
+    assert_eq!(desk.level("a", "north", at(late)).await, (10, 0));
+    desk.audit_closes().await;
+    desk.reserve(&[("a", 10)], at(late)).await.unwrap();
+    desk.store.settle_expired(at(late), 10).await.unwrap();
+    clean_all(&desk, late).await;
+    assert_eq!(desk.level("a", "north", at(late)).await, (10, 10));
+    desk.audit_closes().await;
+}

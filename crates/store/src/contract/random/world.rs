@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mw_domain::limits::RESERVATION_HISTORY_DAYS;
 use mw_domain::product::ProductPatch;
 use mw_domain::{
     CartId, Category, Demand, GeoZone, IdempotencyKey, MergeMode, Money, OrderId, OrderStatus, Owner,
@@ -366,6 +367,7 @@ impl World {
             4..7 => {
                 let id = ReservationId::new(self.uuid());
                 let ttl = self.rng.random_range(1..20 * MINUTE);
+                self.due_in(ttl + RESERVATION_HISTORY_DAYS * DAY);
                 Step::Reserve(Reserve {
                     reservation_id: id,
                     geo_zone,
