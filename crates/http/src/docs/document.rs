@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use serde_json::Value;
+use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBody;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
@@ -75,14 +76,16 @@ struct Problem {
     code: String,
     request_id: String,
     /// Of `invalid_parameter`: its name.
+    #[schema(value_type = String, required = false)]
     parameter: Option<String>,
     /// Of `invalid_field` and `currency_mismatch`: its path, such as `lines[0].quantity`.
+    #[schema(value_type = String, required = false)]
     field: Option<String>,
     /// Of `version_mismatch`, `price_changed`, `stock_changed` and `stock_below_reserved`: what is there now.
     #[schema(value_type = Option<Object>)]
     current: Option<Value>,
     /// Of `out_of_stock`.
-    #[schema(value_type = Option<Vec<ShortageView>>)]
+    #[schema(value_type = Vec<ShortageView>, required = false)]
     shortages: Option<Value>,
 }
 
@@ -156,7 +159,11 @@ fn show_guests(api: &mut OpenApi, rows: &[Row]) {
 fn finish(operation: &mut Operation, row: &Row) {
     let mut parameters = path_parameters(row.path);
     parameters.extend(operation.parameters.take().unwrap_or_default());
-    let own = own_problems(operation);
+    let extensions = operation.extensions.take().unwrap_or_default();
+    let own = own_problems(&extensions);
+    if let (Some(body), true) = (&mut operation.request_body, extensions.contains_key("x-optional-body")) {
+        body.required = Some(Required::False);
+    }
     let problems = problems(operation.request_body.as_ref(), &parameters, own, row);
     let is_keyed = parameters.iter().any(|parameter| parameter.name == "Idempotency-Key");
     for response in operation.responses.responses.values_mut() {
@@ -193,9 +200,8 @@ fn path_parameters(path: &str) -> Vec<Parameter> {
     names.map(parameter).collect()
 }
 
-fn own_problems(operation: &mut Operation) -> Vec<Code> {
-    let extensions = operation.extensions.take();
-    let names = extensions.as_ref().and_then(|extensions| extensions.get("x-problems")?.as_array());
+fn own_problems(extensions: &Extensions) -> Vec<Code> {
+    let names = extensions.get("x-problems").and_then(Value::as_array);
     let code = |name: &Value| Code::ALL.iter().copied().find(|code| Some(code.name()) == name.as_str());
     names.into_iter().flatten().filter_map(code).collect()
 }

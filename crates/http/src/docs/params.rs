@@ -88,13 +88,14 @@ params! {
 
     IfMatchVersion in Header {
         /// The version the change is made to, in quotes; a cart that is not there has version 0.
-        #[param(rename = "If-Match", example = "\"7\"")]
+        #[param(rename = "If-Match", value_type = String, required = false, example = "\"7\"")]
         if_match: Option<String>,
     }
 
     IdempotencyKey in Header {
         /// Names one intended effect: a repeat with the same body answers the first success again.
-        #[param(rename = "Idempotency-Key", min_length = 1, max_length = 128, pattern = "^[!-~]{1,128}$")]
+        #[param(rename = "Idempotency-Key", min_length = 1, max_length = 128, pattern = "^[!-~]{1,128}$",
+            value_type = String, required = false)]
         idempotency_key: Option<String>,
     }
 

@@ -114,7 +114,7 @@ pub(crate) async fn set_status(
 #[utoipa::path(post, path = "/v1/users/{user_id}/orders/{order_id}/cancel", tag = "orders",
     operation_id = "cancel_order", params(IfMatchVersion, IdempotencyKey), request_body = NoteBody,
     responses((status = 200, body = OrderView)),
-    extensions(("x-problems" = json!(["order_not_found", "illegal_transition"]))))]
+    extensions(("x-optional-body" = json!(true)), ("x-problems" = json!(["order_not_found", "illegal_transition"]))))]
 pub(crate) async fn cancel(
     State(app): State<App>,
     Path((user_id, order_id)): Path<(UserId, OrderId)>,

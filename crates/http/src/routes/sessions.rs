@@ -20,7 +20,7 @@ use crate::wire::sessions::{LoggedInView, LoginBody, SessionBody, SessionView, T
 /// Its id is made by the service, unguessable, where none is given. It lives 24 hours after its last activity.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", operation_id = "create_session",
     params(IdempotencyKey), request_body = SessionBody, responses((status = 201, body = SessionView)),
-    extensions(("x-problems" = json!(["session_bound"]))))]
+    extensions(("x-optional-body" = json!(true)), ("x-problems" = json!(["session_bound"]))))]
 pub(crate) async fn create(
     State(app): State<App>,
     KeyedOptional { once, mut body }: KeyedOptional<SessionBody>,
@@ -49,7 +49,7 @@ pub(crate) async fn read(State(app): State<App>, Path(session_id): Path<SessionI
 /// Slides the expiry. Data is merged; null removes a key. Activity alone is written at most once a minute.
 #[utoipa::path(patch, path = "/v1/sessions/{session_id}", tag = "sessions", operation_id = "touch_session",
     request_body = TouchBody, responses((status = 200, body = SessionView)),
-    extensions(("x-problems" = json!(["session_not_found"]))))]
+    extensions(("x-optional-body" = json!(true)), ("x-problems" = json!(["session_not_found"]))))]
 pub(crate) async fn touch(
     State(app): State<App>,
     Path(session_id): Path<SessionId>,

@@ -41,7 +41,7 @@ pub(crate) struct CartView<'a> {
     #[schema(value_type = Option<schema::Uuid>, required)]
     cart_id: Option<Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = OwnerView)]
+    #[schema(value_type = OwnerView, required = false)]
     owner: Option<OwnerView<'a>>,
     #[schema(value_type = CartStatusName)]
     status: &'static str,
@@ -50,21 +50,21 @@ pub(crate) struct CartView<'a> {
     #[schema(value_type = Vec<CartLineView>)]
     lines: Lines<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Time>)]
+    #[schema(value_type = schema::Time, required = false)]
     created_at: Option<At>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Time>)]
+    #[schema(value_type = schema::Time, required = false)]
     updated_at: Option<At>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Time>)]
+    #[schema(value_type = schema::Time, required = false)]
     expires_at: Option<At>,
     /// The user's cart that the guest's lines went into.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Uuid>)]
+    #[schema(value_type = schema::Uuid, required = false)]
     merged_into: Option<Id>,
     /// The order that the cart became.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Uuid>)]
+    #[schema(value_type = schema::Uuid, required = false)]
     order_id: Option<Id>,
 }
 

@@ -30,8 +30,10 @@ pub(crate) struct OrderView<'a> {
     #[schema(value_type = MoneyView)]
     total: MoneyView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     delivery_address: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     payment_method: Option<&'a str>,
     #[schema(value_type = schema::Time)]
     created_at: At,
@@ -109,11 +111,12 @@ pub(crate) struct EventView<'a> {
     #[schema(value_type = EventType)]
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<OrderStatusName>)]
+    #[schema(value_type = OrderStatusName, required = false)]
     from: Option<&'static str>,
     #[schema(value_type = OrderStatusName)]
     to: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     note: Option<&'a str>,
 }
 

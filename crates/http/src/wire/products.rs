@@ -32,6 +32,7 @@ pub(crate) struct ProductView<'a> {
     updated_at: At,
     /// In a listing with `geo_zone`: units available there.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
     available: Option<u64>,
 }
 
@@ -204,14 +205,16 @@ pub(crate) struct ImportView<'a> {
     /// From 1; blank lines count and have no result.
     pub(crate) line: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Name>)]
+    #[schema(value_type = schema::Name, required = false)]
     pub(crate) product_id: Option<&'a str>,
     #[schema(value_type = ImportStatus)]
     pub(crate) status: &'static str,
     /// Of a failed line: one of the problem codes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     pub(crate) code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     pub(crate) detail: Option<&'a str>,
 }
 

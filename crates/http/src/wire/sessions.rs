@@ -16,16 +16,19 @@ pub(crate) struct SessionView<'a> {
     #[schema(value_type = schema::Name)]
     session_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Name>)]
+    #[schema(value_type = schema::Name, required = false)]
     user_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Name>)]
+    #[schema(value_type = schema::Name, required = false)]
     geo_zone: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     ip: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     user_agent: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     device_type: Option<&'a str>,
     #[schema(value_type = BTreeMap<String, String>)]
     data: &'a BTreeMap<String, String>,

@@ -1,5 +1,6 @@
 //! Codes that only a store in trouble, a caller without rights or a wrong route leads to; and that the list is closed.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
@@ -117,6 +118,42 @@ async fn a_request_id_is_kept_or_made() {
     let answer = client.call(Method::GET, CART, &[("x-request-id", "a b")], &Value::Null).await;
     assert_eq!(answer.headers["x-request-id"].len(), 16);
     assert_eq!(answer.headers["cache-control"], "no-store");
+}
+
+/// What the log says while it lives.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_the_client_is_not_told_is_in_the_log_once() {
+    let client = client();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    client.get(CART).await.ok();
+    client.faults.set(Some(Fault::Fail(StoreError::Corrupt("row /secret".into()))));
+    client
+        .call(Method::GET, CART, &[("x-request-id", "find-me")], &Value::Null)
+        .await
+        .problem(500, "internal");
+    drop(guard);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for expected in ["ERROR", "find-me", "/secret", "/v1/users/{user_id}/cart", "GET", "status=500"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
 }
 
 /// Another code needs a change of the contract first.

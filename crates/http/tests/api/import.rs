@@ -153,8 +153,11 @@ async fn results_come_while_the_body_is_still_sent() {
         let result = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&result).unwrap()["line"], at);
     }
+    assert!(client.get("/metrics").await.text.contains("mw_http_in_flight 1\n"));
     drop(sender);
     assert!(body.frame().await.is_none());
+    drop(body);
+    assert!(client.get("/metrics").await.text.contains("mw_http_in_flight 0\n"));
 }
 
 #[tokio::test]
