@@ -14,7 +14,7 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// Bytes of a JSON body, and of one line of an NDJSON body.
     pub body_limit_bytes: usize,
-    /// Bytes of a request line with its headers.
+    /// Bytes of a request line with its headers; 8 KiB at the least.
     pub header_limit_bytes: usize,
     /// From the request's headers to the answer. A read that takes longer is 503, a write 504.
     pub request_timeout: Duration,

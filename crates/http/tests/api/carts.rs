@@ -103,6 +103,7 @@ async fn an_abandoned_cart_is_closed() {
     let client = client();
     client.post("/v1/users/u1/cart/abandon", Value::Null).await.problem(409, "cart_empty");
     let open = client.set_line("users/u1", "a", 1).await;
+    client.post("/v1/users/u1/cart/abandon", json!({ "why": "x" })).await.invalid_field("why");
     let cart = client.post("/v1/users/u1/cart/abandon", json!({})).await.ok();
     assert_eq!((&cart["status"], &cart["cart_id"]), (&json!("abandoned"), &open["cart_id"]));
     assert_eq!(client.get("/v1/users/u1/cart").await.ok()["version"], 0);

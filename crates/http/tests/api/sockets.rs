@@ -147,7 +147,7 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
-    let settings = ServerSettings { idle_timeout: Duration::from_millis(200), ..ServerSettings::default() };
+    let settings = ServerSettings { idle_timeout: Duration::from_millis(500), ..ServerSettings::default() };
     let running = serve(settings).await;
     let (go_on, wait) = watch::channel(false);
     running.client.faults.set(Some(Fault::Wait(wait)));
