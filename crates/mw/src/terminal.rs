@@ -40,9 +40,9 @@ pub(crate) fn log(config: &LogConfig) {
     let _ = if config.json { subscriber.json().try_init() } else { subscriber.try_init() };
 }
 
-/// `5 records (3 carts, 2 orders)`.
+/// `5 records (carts 3, orders 2)`.
 pub(crate) fn counted(counts: &Counts) -> String {
-    let kinds: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let kinds: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let records = match counts.values().sum() {
         1 => "1 record".to_owned(),
         sum => format!("{sum} records"),
