@@ -25,6 +25,8 @@ use crate::view::{Look, View};
 /// The version of the directory's layout and of all values in it.
 const FORMAT: u32 = 1;
 const FORMAT_NAME: &str = "mobile-world";
+/// Journals are read again at start, at some 60 MB a second: as little of them as the engine allows.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1_024 * 1_024;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -217,6 +219,7 @@ fn open_tables(options: &Options, now_ms: &Arc<AtomicI64>) -> fjall::Result<(Dat
     let now_ms = Arc::clone(now_ms);
     let db = Database::builder(options.path.join("db"))
         .cache_size(options.block_cache_bytes)
+        .max_journaling_size(JOURNAL_BYTES_MAX)
         .with_compaction_filter_factories(Arc::new(move |name| ExpiryFilter::factory(&now_ms, name)))
         .open()?;
     let tables = Tables::open(&db, options.memtable_bytes)?;
