@@ -11,11 +11,15 @@ use mw_store::SharedStore;
 use mw_store_embedded::EmbeddedStore;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::config::{Config, ServerArgs};
 use crate::demo::{self, Filled};
 use crate::{runtime, storage, terminal};
 
+/// Between a round of expiry that went wrong and the next.
+const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
 /// For threads that are still at work when everything else has ended.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// What a process that was told twice to stop ends with.
@@ -55,16 +59,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tracing::info!("apply the schema: the embedded engine has none, nothing to do");
     }
     let runtime = runtime::serving(config.workers)?;
+    // Watched from the start, so that a signal while the store is being opened or filled is not lost.
+    let signals = runtime.block_on(async { Stop::watch() })?;
     let store = storage::open(&config)?;
-    let served = runtime.block_on(serve(args, config, Arc::clone(&store)));
+    let served = runtime.block_on(serve(args, config, Arc::clone(&store), signals));
     store.close();
     runtime.shutdown_timeout(LAST_MOMENT);
     served
 }
 
-async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>) -> Result<()> {
-    // Watched from the start, so that a signal while the catalogue is being filled is not lost.
-    let signals = Stop::watch()?;
+async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>, signals: Stop) -> Result<()> {
     let shop = Shop::new(Arc::clone(&store) as SharedStore, Arc::new(SystemClock), config.shop);
     if args.demo {
         let filled = demo::fill(&*store, shop.now()).await?;
@@ -74,13 +78,13 @@ async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>) -> Result
         .context("register metrics")?;
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let server = Server::bind(config.listen, config.server, api).await?;
-    let expiry = tokio::spawn(async move { shop.expire_forever().await });
+    let expiry = tokio::spawn(expire(shop));
     terminal::print(&format!(
         "mw is serving {scheme}://{} (embedded store in {})\n",
         server.address(),
         config.embedded.path.display()
     ))?;
-    server.run(signals.first()).await;
+    server.run(signals.asked()).await;
     expiry.abort();
     tracing::info!("stopped serving");
     Ok(())
@@ -98,33 +102,47 @@ fn told(filled: &Filled) -> String {
     }
 }
 
-/// The signals to stop.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
+/// Holds must end and unpaid orders be cancelled as long as anything is served, whatever one round of it meets.
+async fn expire(shop: Shop) {
+    loop {
+        let shop = shop.clone();
+        // A set, so that what it runs ends together with this task.
+        let mut rounds = JoinSet::new();
+        rounds.spawn(async move { shop.expire_forever().await });
+        let ended = rounds.join_next().await;
+        tracing::error!(?ended, "settle what has expired: starting over");
+        tokio::time::sleep(EXPIRY_PAUSE).await;
+    }
 }
+
+/// The wish to stop: the first signal asks for it, the second one does not wait for anything.
+struct Stop(oneshot::Receiver<()>);
 
 impl Stop {
     fn watch() -> Result<Self> {
         let watch = |kind| signal(kind).context("watch for signals");
-        Ok(Self { terminate: watch(SignalKind::terminate())?, interrupt: watch(SignalKind::interrupt())? })
-    }
-
-    /// Ready at the first signal; the second one ends the process at once.
-    async fn first(mut self) {
-        self.next().await;
-        tracing::info!("stopping: finishing what is under way; signal again to stop at once");
+        let mut terminate = watch(SignalKind::terminate())?;
+        let mut interrupt = watch(SignalKind::interrupt())?;
+        let (ask, asked) = oneshot::channel();
         tokio::spawn(async move {
-            self.next().await;
+            either(&mut terminate, &mut interrupt).await;
+            tracing::info!("stopping: finishing what is under way; signal again to stop at once");
+            let _ = ask.send(());
+            either(&mut terminate, &mut interrupt).await;
             std::process::exit(EXIT_IMPATIENT);
         });
+        Ok(Self(asked))
     }
 
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+    async fn asked(self) {
+        let _ = self.0.await;
+    }
+}
+
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
     }
 }
 
