@@ -46,6 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let counts = write_all(&*store, &header, &mut out).await?;
             out.flush().context("write to standard output")?;
             anyhow::Ok(counts)
+        } else if is_stream(&args.output) {
+            to_stream(&*store, &header, &args.output).await
         } else {
             to_file(&*store, &header, &args.output).await
         }
@@ -53,6 +55,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     store.close();
     terminal::note(&format!("exported {}", terminal::counted(&written?)));
     Ok(())
+}
+
+/// Whether the path is a device, a pipe or the like: there is nothing to replace, only somewhere to write to.
+fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
+}
+
+async fn to_stream(store: &dyn Records, header: &Header, path: &Path) -> Result<Counts> {
+    let writing = || format!("write {}", path.display());
+    let mut out = BufWriter::new(File::options().write(true).open(path).with_context(writing)?);
+    let counts = write_all(store, header, &mut out).await?;
+    out.flush().with_context(writing)?;
+    Ok(counts)
 }
 
 /// The file is written beside its place and moved there when it is whole and on disk.

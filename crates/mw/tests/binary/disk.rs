@@ -63,6 +63,17 @@ fn assert_lines(client: &mut Client, acknowledged: usize) {
     }
 }
 
+/// Writes until it is refused; answers how many lines were acknowledged, counting from `from`, and the refusal.
+fn write_until_refused(client: &mut Client, from: usize) -> (usize, Reply) {
+    for at in from..100_000 {
+        let reply = put_line(client, at);
+        if !reply.is_success() {
+            return (at, reply);
+        }
+    }
+    panic!("the disk is not as small as it should be");
+}
+
 #[test]
 fn with_little_space_left_writes_are_refused_until_there_is_more() {
     let disk = SmallDisk::new(128);
@@ -70,18 +81,7 @@ fn with_little_space_left_writes_are_refused_until_there_is_more() {
     let mut client = server.client();
     assert_eq!(put_line(&mut client, 0).status, 200);
     disk.mounts.fill(&disk.ballast(), 32);
-    let mut refusal = None;
-    let mut acknowledged = 1;
-    until("writes are refused", || {
-        let reply = put_line(&mut client, acknowledged);
-        if reply.is_success() {
-            acknowledged += 1;
-        } else {
-            refusal = Some(reply);
-        }
-        refusal.is_some()
-    });
-    let refusal = refusal.unwrap();
+    let (acknowledged, refusal) = write_until_refused(&mut client, 1);
     assert_eq!((refusal.status, refusal.code()), (503, "store_unavailable"), "{refusal:?}");
     assert_eq!(client.get("/readyz").status, 503);
     assert_eq!(client.get("/healthz").status, 200);
@@ -100,18 +100,7 @@ fn a_full_disk_loses_nothing_that_was_acknowledged() {
     let mut client = server.client();
     assert_eq!(put_line(&mut client, 0).status, 200);
     disk.mounts.fill(&disk.ballast(), 1);
-    let mut acknowledged = 1;
-    let mut failure = None;
-    until("the disk is full", || {
-        let reply = put_line(&mut client, acknowledged);
-        if reply.is_success() {
-            acknowledged += 1;
-        } else {
-            failure = Some(reply);
-        }
-        failure.is_some()
-    });
-    let failure = failure.unwrap();
+    let (acknowledged, failure) = write_until_refused(&mut client, 1);
     let expected = [(503, "store_unavailable"), (504, "outcome_unknown")];
     assert!(expected.contains(&(failure.status, failure.code())), "{failure:?}");
     assert!(server.is_running());

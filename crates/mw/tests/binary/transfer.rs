@@ -161,6 +161,16 @@ fn what_is_cut_short_newer_or_unwanted_is_refused() {
 }
 
 #[test]
+fn a_device_is_written_to_and_not_replaced() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().to_str().unwrap();
+    Server::start(folder.path(), &[]).stop();
+    let exported = run(&["export", "--data", data, "--output", "/dev/null"]);
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    assert!(!fs::metadata("/dev/null").unwrap().is_file() && !Path::new("/dev/null.partial").exists());
+}
+
+#[test]
 fn an_export_that_fails_leaves_what_was_there() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
