@@ -53,10 +53,7 @@ pub(crate) fn root() -> &'static Path {
 /// it too.
 pub(crate) fn command(arguments: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .args(arguments.split_whitespace())
-        .current_dir(root())
-        .stdin(Stdio::null());
+    command.args(arguments.split_whitespace()).current_dir(root()).stdin(Stdio::null());
     // Build scripts such as ring's watch these: left in place, every run from here would rebuild what a run from
     // the shell has built.
     for (name, _) in env::vars_os() {
@@ -92,15 +89,7 @@ mod tests {
     #[test]
     fn metadata_lists_the_workspace() {
         let metadata = Metadata::load().expect("metadata");
-        let own = metadata
-            .packages
-            .iter()
-            .find(|package| package.name == "xtask")
-            .expect("this package");
-        assert!(
-            own.dependencies
-                .iter()
-                .any(|dependency| dependency.name == "anyhow")
-        );
+        let own = metadata.packages.iter().find(|package| package.name == "xtask").expect("this package");
+        assert!(own.dependencies.iter().any(|dependency| dependency.name == "anyhow"));
     }
 }

@@ -9,9 +9,6 @@ pub(crate) fn run() -> Result<()> {
         bail!("{install}");
     }
     let status = cargo::command("deny check").status().context("run cargo deny")?;
-    ensure!(
-        status.success(),
-        "check dependencies: cargo deny ended with {status}"
-    );
+    ensure!(status.success(), "check dependencies: cargo deny ended with {status}");
     Ok(())
 }

@@ -1,9 +1,6 @@
 //! What a developer runs, as `cargo xtask <command>`. Starts with nothing installed but cargo.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "a command line program talks through its standard output"
-)]
+#![expect(clippy::print_stdout, reason = "a command line program talks through its standard output")]
 
 mod cargo;
 mod deny;
@@ -17,11 +14,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    about = "Checks and tests of Mobile World",
-    max_term_width = 100
-)]
+#[command(name = "cargo xtask", about = "Checks and tests of Mobile World", max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,10 +23,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run every check and test, in order, and stop at the first that fails
-    #[command(
-        after_help = "The steps are independent: `--only` repeats one of them after a failure.\n\
-                            A property test that fails prints its seed; see CONTRIBUTING.md."
-    )]
+    #[command(after_help = "The steps are independent: `--only` repeats one of them after a failure.\n\
+                            A property test that fails prints its seed; see CONTRIBUTING.md.")]
     Test {
         /// Run the long form of the property and crash tests (sets `MW_TEST_LONG=1`)
         #[arg(long)]
@@ -49,10 +40,8 @@ enum Command {
     #[command(after_help = "Each violation is one line, `path:line: what to change`.")]
     Tidy,
     /// Check licences, advisories and sources of dependencies with cargo-deny
-    #[command(
-        after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
-                            not need it."
-    )]
+    #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
+                            not need it.")]
     Deny,
 }
 
@@ -62,11 +51,7 @@ fn main() -> ExitCode {
             steps::list();
             Ok(())
         }
-        Command::Test {
-            long,
-            only,
-            list: false,
-        } => steps::run_chosen(&only, long),
+        Command::Test { long, only, list: false } => steps::run_chosen(&only, long),
         Command::Tidy => tidy::run(),
         Command::Deny => deny::run(),
     };

@@ -27,12 +27,7 @@ const STEPS: &[Step] = &[
         needs: &[Tool::Rustfmt],
         action: Action::Cargo("fmt --all --check"),
     },
-    Step {
-        name: "tidy",
-        about: "house rules",
-        needs: &[],
-        action: Action::Here(tidy::run),
-    },
+    Step { name: "tidy", about: "house rules", needs: &[], action: Action::Here(tidy::run) },
     Step {
         name: "clippy",
         about: "lints, warnings denied",
@@ -56,21 +51,14 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 pub(crate) fn list() {
     for step in STEPS {
-        say(format_args!(
-            "{:<8} {:<24} {}",
-            step.name,
-            step.about,
-            step.action.shown()
-        ));
+        say(format_args!("{:<8} {:<24} {}", step.name, step.about, step.action.shown()));
     }
 }
 
 /// Runs the steps named in `only`, or all of them where it is empty, in the table's order.
 pub(crate) fn run_chosen(only: &[String], long: bool) -> Result<()> {
-    let chosen: Vec<&Step> = STEPS
-        .iter()
-        .filter(|step| only.is_empty() || only.iter().any(|name| name == step.name))
-        .collect();
+    let chosen: Vec<&Step> =
+        STEPS.iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name)).collect();
     check_tools(&chosen)?;
     run(&chosen, long)
 }
@@ -100,11 +88,7 @@ fn run(steps: &[&Step], long: bool) -> Result<()> {
             failure = Some((step.name, error));
             break;
         }
-        say(format_args!(
-            "── {}: ok, {:.1} s",
-            step.name,
-            step_started.elapsed().as_secs_f64()
-        ));
+        say(format_args!("── {}: ok, {:.1} s", step.name, step_started.elapsed().as_secs_f64()));
     }
     say(format_args!("\n{}", table(steps, &seconds, failure.is_some())));
     if let Some((name, error)) = failure {
@@ -112,10 +96,7 @@ fn run(steps: &[&Step], long: bool) -> Result<()> {
     }
     let count = steps.len();
     let plural = if count == 1 { "" } else { "s" };
-    say(format_args!(
-        "passed: {count} step{plural} in {:.1} s",
-        started.elapsed().as_secs_f64()
-    ));
+    say(format_args!("passed: {count} step{plural} in {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }
 
@@ -125,11 +106,7 @@ fn table(steps: &[&Step], seconds: &[f64], failed: bool) -> String {
     for (index, step) in steps.iter().enumerate() {
         rows.push(match seconds.get(index) {
             Some(time) => {
-                let result = if failed && index + 1 == seconds.len() {
-                    "failed"
-                } else {
-                    "ok"
-                };
+                let result = if failed && index + 1 == seconds.len() { "failed" } else { "ok" };
                 format!("{:<8} {time:>8.1}  {result}", step.name)
             }
             None => format!("{:<8} {:>8}  not run", step.name, "-"),
@@ -155,9 +132,7 @@ impl Action {
         if long {
             command.env(LONG_VARIABLE, "1");
         }
-        let status = command
-            .status()
-            .with_context(|| format!("run {}", self.shown()))?;
+        let status = command.status().with_context(|| format!("run {}", self.shown()))?;
         ensure!(status.success(), "{} ended with {status}", self.shown());
         Ok(())
     }
@@ -167,50 +142,24 @@ impl Action {
 mod tests {
     use super::*;
 
-    const PASS: Step = Step {
-        name: "pass",
-        about: "",
-        needs: &[],
-        action: Action::Here(|| Ok(())),
-    };
-    const FAIL: Step = Step {
-        name: "fail",
-        about: "",
-        needs: &[],
-        action: Action::Here(|| bail!("broken on purpose")),
-    };
-    const UNREACHED: Step = Step {
-        name: "late",
-        about: "",
-        needs: &[],
-        action: Action::Here(|| panic!("ran after a failure")),
-    };
+    const PASS: Step = Step { name: "pass", about: "", needs: &[], action: Action::Here(|| Ok(())) };
+    const FAIL: Step =
+        Step { name: "fail", about: "", needs: &[], action: Action::Here(|| bail!("broken on purpose")) };
+    const UNREACHED: Step =
+        Step { name: "late", about: "", needs: &[], action: Action::Here(|| panic!("ran after a failure")) };
 
     #[test]
     fn the_first_failure_stops_the_run_and_is_named() {
-        let error = run(&[&PASS, &FAIL, &UNREACHED], false)
-            .expect_err("must fail")
-            .to_string();
-        assert!(
-            error.starts_with("failed at fail: broken on purpose\n"),
-            "{error}"
-        );
+        let error = run(&[&PASS, &FAIL, &UNREACHED], false).expect_err("must fail").to_string();
+        assert!(error.starts_with("failed at fail: broken on purpose\n"), "{error}");
         assert!(error.ends_with("cargo xtask test --only fail"), "{error}");
     }
 
     #[test]
     fn a_command_that_fails_is_a_failed_step() {
-        let step = Step {
-            name: "odd",
-            about: "",
-            needs: &[],
-            action: Action::Cargo("--no-such-option"),
-        };
+        let step = Step { name: "odd", about: "", needs: &[], action: Action::Cargo("--no-such-option") };
         let error = run(&[&step], false).expect_err("must fail").to_string();
-        assert!(
-            error.contains("cargo --no-such-option ended with exit status"),
-            "{error}"
-        );
+        assert!(error.contains("cargo --no-such-option ended with exit status"), "{error}");
     }
 
     #[test]

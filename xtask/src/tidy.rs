@@ -26,11 +26,7 @@ struct Violation {
 
 impl Violation {
     fn new(path: &str, line: usize, change: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            change: change.into(),
-        }
+        Self { path: path.to_owned(), line, change: change.into() }
     }
 }
 
@@ -91,19 +87,8 @@ mod tests {
         ]);
         let metadata = layers::tests::workspace(&[("mw-odd", "crates/odd", &[])]);
         let changes: Vec<String> = check(&tree, &metadata).iter().map(ToString::to_string).collect();
-        for part in [
-            "layers.rs",
-            "[lints]",
-            "mod lost;",
-            "no test reads",
-            "utils",
-            "gone.md",
-            "whitespace",
-        ] {
-            assert!(
-                changes.iter().any(|change| change.contains(part)),
-                "{part} is not in {changes:#?}"
-            );
+        for part in ["layers.rs", "[lints]", "mod lost;", "no test reads", "utils", "gone.md", "whitespace"] {
+            assert!(changes.iter().any(|change| change.contains(part)), "{part} is not in {changes:#?}");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Random operations with restarts on the embedded engine, each answer compared with the model's.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
-
 use std::sync::Arc;
 
 use mw_domain::Currency;

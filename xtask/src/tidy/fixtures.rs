@@ -7,21 +7,16 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let change = "delete this file: no test reads it, by its name or its folder";
     let dead =
         |file: &&File| inside_fixtures(&file.path).is_some_and(|inside| !is_read(tree, &file.path, inside));
-    tree.files()
-        .filter(dead)
-        .map(|file| Violation::new(&file.path, 1, change))
-        .collect()
+    tree.files().filter(dead).map(|file| Violation::new(&file.path, 1, change)).collect()
 }
 
 fn inside_fixtures(path: &str) -> Option<&str> {
-    path.strip_prefix("fixtures/")
-        .or_else(|| path.split_once("/fixtures/").map(|(_, inside)| inside))
+    path.strip_prefix("fixtures/").or_else(|| path.split_once("/fixtures/").map(|(_, inside)| inside))
 }
 
 fn is_read(tree: &Tree, path: &str, inside: &str) -> bool {
     let folder = tree.crate_folder(path);
-    tree.rust()
-        .any(|source| source.path.starts_with(folder) && mentions(&source.text, inside))
+    tree.rust().any(|source| source.path.starts_with(folder) && mentions(&source.text, inside))
 }
 
 /// Whether a source names the file, or as a whole a folder that it is in: `"fixtures/v1"` or `"fixtures/v1/{name}"`.
@@ -31,13 +26,9 @@ fn mentions(source: &str, inside: &str) -> bool {
         return true;
     }
     let whole = |folder: &str| {
-        [
-            format!("{folder}\""),
-            format!("{folder}/\""),
-            format!("{folder}/{{"),
-        ]
-        .iter()
-        .any(|text| source.contains(text))
+        [format!("{folder}\""), format!("{folder}/\""), format!("{folder}/{{")]
+            .iter()
+            .any(|text| source.contains(text))
     };
     let mut folder = format!("fixtures/{inside}");
     while let Some((parent, _)) = folder.rsplit_once('/') {
@@ -66,14 +57,7 @@ mod tests {
 
     #[test]
     fn a_fixture_that_its_crate_never_names_is_dead() {
-        assert_eq!(
-            dead(
-                "read(\"fixtures/v2/cart.bin.old\")"
-                    .replace("cart.bin", "order")
-                    .as_str()
-            ),
-            1
-        );
+        assert_eq!(dead("read(\"fixtures/v2/cart.bin.old\")".replace("cart.bin", "order").as_str()), 1);
         assert_eq!(dead("// the files of fixtures/ are old\n"), 1);
         assert_eq!(dead("read_dir(\"fixtures/v10\")"), 1);
     }

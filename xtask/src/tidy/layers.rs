@@ -63,17 +63,13 @@ pub(super) fn check(tree: &Tree, metadata: &Metadata) -> Vec<Violation> {
 pub(super) fn manifest_path(package: &Package) -> String {
     let root = cargo::root().to_string_lossy();
     let path = package.manifest_path.as_str();
-    path.strip_prefix(root.as_ref())
-        .map_or(path, |rest| rest.trim_start_matches('/'))
-        .to_owned()
+    path.strip_prefix(root.as_ref()).map_or(path, |rest| rest.trim_start_matches('/')).to_owned()
 }
 
 /// Why `user` may not have `target` among its ordinary dependencies.
 fn objection(user: &str, may_use: &Uses, target: &str, ours: &[&str]) -> Option<String> {
     if DEV_ONLY.contains(&target) {
-        return Some(format!(
-            "move `{target}` to [dev-dependencies]: it is for tests alone"
-        ));
+        return Some(format!("move `{target}` to [dev-dependencies]: it is for tests alone"));
     }
     if ours.contains(&target) {
         return match may_use {
@@ -83,10 +79,7 @@ fn objection(user: &str, may_use: &Uses, target: &str, ours: &[&str]) -> Option<
             Only(_) | All => None,
         };
     }
-    if WITHOUT
-        .iter()
-        .any(|(name, without)| matches(name, user) && without.contains(&target))
-    {
+    if WITHOUT.iter().any(|(name, without)| matches(name, user) && without.contains(&target)) {
         return Some(format!("remove `{target}`: {user} does without it"));
     }
     let (_, homes) = HOMES.iter().find(|(name, _)| *name == target)?;
@@ -95,24 +88,16 @@ fn objection(user: &str, may_use: &Uses, target: &str, ours: &[&str]) -> Option<
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
-    pattern
-        .strip_suffix('*')
-        .map_or(pattern == name, |start| name.starts_with(start))
+    pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
 fn listed(names: &[&str]) -> String {
-    if names.is_empty() {
-        "no other crate of the workspace".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "no other crate of the workspace".to_owned() } else { names.join(", ") }
 }
 
 fn line_of(tree: &Tree, manifest: &str, dependency: &str) -> usize {
-    let declares = |line: &str| {
-        line.strip_prefix(dependency)
-            .is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
-    };
+    let declares =
+        |line: &str| line.strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']));
     tree.get(manifest)
         .and_then(|file| file.lines().find(|(_, line)| declares(line)))
         .map_or(1, |(number, _)| number)
@@ -126,27 +111,15 @@ pub(super) mod tests {
     /// A workspace of (name, folder, dependencies); `dev:name` is a dev-dependency.
     pub(in crate::tidy) fn workspace(packages: &[(&str, &str, &[&str])]) -> Metadata {
         let dependency = |text: &&str| match text.strip_prefix("dev:") {
-            Some(name) => Dependency {
-                name: name.to_owned(),
-                kind: Some("dev".to_owned()),
-            },
-            None => Dependency {
-                name: (*text).to_owned(),
-                kind: None,
-            },
+            Some(name) => Dependency { name: name.to_owned(), kind: Some("dev".to_owned()) },
+            None => Dependency { name: (*text).to_owned(), kind: None },
         };
         let package = |(name, folder, dependencies): &(&str, &str, &[&str])| Package {
             name: (*name).to_owned(),
-            manifest_path: cargo::root()
-                .join(folder)
-                .join("Cargo.toml")
-                .to_string_lossy()
-                .into_owned(),
+            manifest_path: cargo::root().join(folder).join("Cargo.toml").to_string_lossy().into_owned(),
             dependencies: dependencies.iter().map(dependency).collect(),
         };
-        Metadata {
-            packages: packages.iter().map(package).collect(),
-        }
+        Metadata { packages: packages.iter().map(package).collect() }
     }
 
     /// What is said of `user` depending on `target` in a workspace that has all of today's crates.
@@ -168,10 +141,7 @@ pub(super) mod tests {
         for package in packages.iter_mut().filter(|package| package.0 == user) {
             package.2 = &target;
         }
-        check(&Tree::of(&[]), &workspace(&packages))
-            .into_iter()
-            .map(|violation| violation.change)
-            .collect()
+        check(&Tree::of(&[]), &workspace(&packages)).into_iter().map(|violation| violation.change).collect()
     }
 
     #[test]
@@ -190,10 +160,7 @@ pub(super) mod tests {
         for (user, target) in pairs {
             let said = said(user, target);
             assert_eq!(said.len(), 1, "{user} → {target}: {said:?}");
-            assert!(
-                said[0].starts_with(&format!("remove `{target}`: {user} may use")),
-                "{said:?}"
-            );
+            assert!(said[0].starts_with(&format!("remove `{target}`: {user} may use")), "{said:?}");
         }
     }
 
@@ -221,10 +188,7 @@ pub(super) mod tests {
     #[test]
     fn what_a_crate_does_without_is_refused() {
         for name in ["tokio", "serde", "axum"] {
-            assert_eq!(
-                said("mw-domain", name),
-                [format!("remove `{name}`: mw-domain does without it")]
-            );
+            assert_eq!(said("mw-domain", name), [format!("remove `{name}`: mw-domain does without it")]);
         }
     }
 
@@ -239,10 +203,7 @@ pub(super) mod tests {
         ];
         for (user, target) in pairs {
             let said = said(user, target);
-            assert!(
-                said[0].starts_with(&format!("remove `{target}` from {user}: its place is")),
-                "{said:?}"
-            );
+            assert!(said[0].starts_with(&format!("remove `{target}` from {user}: its place is")), "{said:?}");
         }
     }
 
@@ -271,10 +232,8 @@ pub(super) mod tests {
     fn the_line_of_the_dependency_is_named() {
         let manifest = "[dependencies]\nmw-store-embedded.workspace = true\nmw-store.workspace = true\n";
         let tree = Tree::of(&[("crates/domain/Cargo.toml", manifest)]);
-        let metadata = workspace(&[
-            ("mw-domain", "crates/domain", &["mw-store"]),
-            ("mw-store", "crates/store", &[]),
-        ]);
+        let metadata =
+            workspace(&[("mw-domain", "crates/domain", &["mw-store"]), ("mw-store", "crates/store", &[])]);
         assert_eq!(check(&tree, &metadata)[0].line, 3);
     }
 }

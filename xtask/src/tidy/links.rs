@@ -4,10 +4,7 @@ use super::Violation;
 use super::tree::{File, Tree};
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
-    tree.files()
-        .filter(|file| file.extension() == "md")
-        .flat_map(|file| broken(tree, file))
-        .collect()
+    tree.files().filter(|file| file.extension() == "md").flat_map(|file| broken(tree, file)).collect()
 }
 
 fn broken(tree: &Tree, file: &File) -> Vec<Violation> {
@@ -36,10 +33,7 @@ fn without_code(line: &str) -> String {
 /// Where the links of a line lead: `[text](target "title")` and `[name]: target`.
 fn targets(line: &str) -> Vec<String> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let reference = line
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("]: "))
-        .map(|(_, target)| target);
+    let reference = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
     inline
         .chain(reference)
         .filter_map(|target| target.split_whitespace().next())
@@ -48,9 +42,8 @@ fn targets(line: &str) -> Vec<String> {
 }
 
 fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
-    let has_scheme = target
-        .split_once(':')
-        .is_some_and(|(scheme, _)| scheme.chars().all(char::is_alphanumeric));
+    let has_scheme =
+        target.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(char::is_alphanumeric));
     let path = target.split('#').next().unwrap_or_default();
     if has_scheme || path.is_empty() {
         return true;
@@ -88,14 +81,8 @@ mod tests {
             said("A.md", "x\n[a](docs/gone.md)\n"),
             ["A.md:2: mend the link: there is no `docs/gone.md`"]
         );
-        assert_eq!(
-            said("A.md", "![a](gone.png)\n"),
-            ["A.md:1: mend the link: there is no `gone.png`"]
-        );
-        assert_eq!(
-            said("A.md", "[a]: gone.md\n"),
-            ["A.md:1: mend the link: there is no `gone.md`"]
-        );
+        assert_eq!(said("A.md", "![a](gone.png)\n"), ["A.md:1: mend the link: there is no `gone.png`"]);
+        assert_eq!(said("A.md", "[a]: gone.md\n"), ["A.md:1: mend the link: there is no `gone.md`"]);
         assert_eq!(said("docs/a.md", "[a](docs/keys.md)\n").len(), 1);
         assert_eq!(said("docs/a.md", "[a](../../README.md)\n").len(), 1);
         assert_eq!(said("A.md", "[a](README.md) and [b](gone.md#part)\n").len(), 1);
@@ -106,10 +93,7 @@ mod tests {
         let good = "[a](docs/keys.md#heading) [b](crates/shop) [c](/README.md) [d](#here) [e](./README.md \"title\")\n\
                     [f](https://example.org/x) [g](mailto:shop@example.org) [h](<README.md>)\n";
         assert_eq!(said("A.md", good), [""; 0]);
-        assert_eq!(
-            said("docs/a.md", "[a](keys.md) [b](../README.md) [c](../crates/)\n"),
-            [""; 0]
-        );
+        assert_eq!(said("docs/a.md", "[a](keys.md) [b](../README.md) [c](../crates/)\n"), [""; 0]);
     }
 
     #[test]

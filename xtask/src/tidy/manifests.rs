@@ -6,10 +6,8 @@ use super::tree::Tree;
 use crate::cargo::Metadata;
 
 /// The section, and the line that must be in it.
-const REQUIRED: &[(&str, &str)] = &[
-    ("[lints]", "workspace = true"),
-    ("[package]", "publish.workspace = true"),
-];
+const REQUIRED: &[(&str, &str)] =
+    &[("[lints]", "workspace = true"), ("[package]", "publish.workspace = true")];
 
 pub(super) fn check(tree: &Tree, metadata: &Metadata) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -55,18 +53,12 @@ mod tests {
     #[test]
     fn lints_of_the_workspace_are_required() {
         let manifest = "[package]\npublish.workspace = true\n\n[lints]\n\n[features]\nworkspace = true\n";
-        assert_eq!(
-            said(manifest),
-            ["crates/shop/Cargo.toml:1: add `workspace = true` to [lints]"]
-        );
+        assert_eq!(said(manifest), ["crates/shop/Cargo.toml:1: add `workspace = true` to [lints]"]);
     }
 
     #[test]
     fn the_publish_setting_of_the_workspace_is_required() {
         let manifest = "[package]\npublish = true\n\n[lints]\nworkspace = true\n";
-        assert_eq!(
-            said(manifest),
-            ["crates/shop/Cargo.toml:1: add `publish.workspace = true` to [package]"]
-        );
+        assert_eq!(said(manifest), ["crates/shop/Cargo.toml:1: add `publish.workspace = true` to [package]"]);
     }
 }

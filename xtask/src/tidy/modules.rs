@@ -28,11 +28,7 @@ fn undeclared(tree: &Tree, file: &File) -> Option<Violation> {
         })
     });
     (!declared).then(|| {
-        Violation::new(
-            &file.path,
-            1,
-            format!("declare `mod {name};` above it, or delete this file"),
-        )
+        Violation::new(&file.path, 1, format!("declare `mod {name};` above it, or delete this file"))
     })
 }
 
@@ -49,10 +45,7 @@ fn is_root(folder: &str, inside: &str) -> bool {
 
 /// `a/b` of `a/b.rs` and of `a/b/mod.rs`.
 fn module_path(inside: &str) -> &str {
-    inside
-        .strip_suffix("/mod.rs")
-        .or_else(|| inside.strip_suffix(".rs"))
-        .unwrap_or(inside)
+    inside.strip_suffix("/mod.rs").or_else(|| inside.strip_suffix(".rs")).unwrap_or(inside)
 }
 
 /// The folder in which a file's own modules are.
@@ -74,10 +67,7 @@ fn declares(file: &File, name: &str, nested: bool) -> bool {
             Some(rest) => rest,
             None => line,
         };
-        let declared = bare
-            .trim_start()
-            .strip_prefix("mod ")
-            .and_then(|rest| rest.split_once(';'));
+        let declared = bare.trim_start().strip_prefix("mod ").and_then(|rest| rest.split_once(';'));
         let right_depth = !nested || whole.starts_with(' ');
         right_depth && declared.is_some_and(|(declared, _)| declared.trim_start_matches("r#") == name)
     })
@@ -90,10 +80,7 @@ mod tests {
     fn dead(files: &[(&str, &str)]) -> Vec<String> {
         let mut all = vec![("crates/shop/Cargo.toml", "")];
         all.extend_from_slice(files);
-        check(&Tree::of(&all))
-            .into_iter()
-            .map(|violation| violation.path)
-            .collect()
+        check(&Tree::of(&all)).into_iter().map(|violation| violation.path).collect()
     }
 
     #[test]
@@ -120,14 +107,7 @@ mod tests {
             ("crates/shop/src/b.rs", ""),
             ("crates/shop/src/c.rs", ""),
         ];
-        assert_eq!(
-            dead(&files),
-            [
-                "crates/shop/src/a.rs",
-                "crates/shop/src/b.rs",
-                "crates/shop/src/c.rs"
-            ]
-        );
+        assert_eq!(dead(&files), ["crates/shop/src/a.rs", "crates/shop/src/b.rs", "crates/shop/src/c.rs"]);
     }
 
     #[test]
@@ -137,10 +117,7 @@ mod tests {
                 "crates/shop/src/lib.rs",
                 "pub mod a;\npub(crate) mod b;\n    mod c;\npub(in crate::x) mod d;\nmod r#move;\n",
             ),
-            (
-                "crates/shop/src/a.rs",
-                "mod deep;\nmod tests {\n    mod cases;\n}\n",
-            ),
+            ("crates/shop/src/a.rs", "mod deep;\nmod tests {\n    mod cases;\n}\n"),
             ("crates/shop/src/a/deep.rs", ""),
             ("crates/shop/src/a/tests/cases.rs", ""),
             ("crates/shop/src/b/mod.rs", ""),

@@ -19,10 +19,7 @@ const EMPTY_WORDS: &[&str] = &[
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     tree.rust()
         .filter_map(|file| {
-            let word = file
-                .path
-                .split(['/', '_', '-', '.'])
-                .find(|word| EMPTY_WORDS.contains(word))?;
+            let word = file.path.split(['/', '_', '-', '.']).find(|word| EMPTY_WORDS.contains(word))?;
             Some(Violation::new(
                 &file.path,
                 1,
@@ -38,12 +35,7 @@ mod tests {
 
     #[test]
     fn empty_words_are_refused_in_files_and_folders() {
-        let bad = [
-            "src/utils.rs",
-            "src/cart_manager.rs",
-            "src/helper/carts.rs",
-            "tests/common/mod.rs",
-        ];
+        let bad = ["src/utils.rs", "src/cart_manager.rs", "src/helper/carts.rs", "tests/common/mod.rs"];
         for path in bad {
             let found = check(&Tree::of(&[(path, "")]));
             assert_eq!(found.len(), 1, "{path}");
@@ -54,11 +46,7 @@ mod tests {
     #[test]
     fn words_that_only_begin_alike_are_fine() {
         assert_eq!(
-            check(&Tree::of(&[
-                ("src/utilisation.rs", ""),
-                ("src/carts.rs", ""),
-                ("docs/common.md", "")
-            ])),
+            check(&Tree::of(&[("src/utilisation.rs", ""), ("src/carts.rs", ""), ("docs/common.md", "")])),
             []
         );
     }

@@ -57,12 +57,9 @@ fn undocumented(file: &File) -> Option<Violation> {
 
 fn phrases(file: &File) -> impl Iterator<Item = Violation> {
     file.lines().flat_map(move |(number, line)| {
-        PHRASES
-            .iter()
-            .filter(move |(phrase, _)| has_phrase(line, phrase))
-            .map(move |(phrase, instead)| {
-                Violation::new(&file.path, number, format!("`{phrase}`: {instead}"))
-            })
+        PHRASES.iter().filter(move |(phrase, _)| has_phrase(line, phrase)).map(move |(phrase, instead)| {
+            Violation::new(&file.path, number, format!("`{phrase}`: {instead}"))
+        })
     })
 }
 
@@ -79,15 +76,14 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
 }
 
 fn expectations_without_reason(file: &File) -> impl Iterator<Item = Violation> {
-    ["#[expect(", "#![expect("]
-        .into_iter()
-        .flat_map(|start| file.text.match_indices(start))
-        .filter_map(|(at, _)| {
+    ["#[expect(", "#![expect("].into_iter().flat_map(|start| file.text.match_indices(start)).filter_map(
+        |(at, _)| {
             let attribute = file.text.get(at..)?.split(")]").next()?;
             let number = file.text.get(..at)?.matches('\n').count() + 1;
             let unexplained = !attribute.contains("reason = ");
             unexplained.then(|| Violation::new(&file.path, number, "add `reason = \"…\"` to the attribute"))
-        })
+        },
+    )
 }
 
 #[cfg(test)]
@@ -95,10 +91,7 @@ mod tests {
     use super::*;
 
     fn said(path: &str, text: &str) -> Vec<String> {
-        check(&Tree::of(&[(path, text)]))
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        check(&Tree::of(&[(path, text)])).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -111,10 +104,7 @@ mod tests {
 
     #[test]
     fn phrases_inside_longer_words_and_in_other_files_are_fine() {
-        assert_eq!(
-            said("tests/a.rs", "let a = \"XXX\";\nmy_dbg!(a);\n// XXXX, phase 20\n"),
-            [""; 0]
-        );
+        assert_eq!(said("tests/a.rs", "let a = \"XXX\";\nmy_dbg!(a);\n// XXXX, phase 20\n"), [""; 0]);
         assert_eq!(said("README.md", "FIXME\n"), [""; 0]);
         assert_eq!(said(PHRASE_BOOK, "//! A\n// FIXME\n"), [""; 0]);
     }
@@ -125,22 +115,10 @@ mod tests {
         let change = "add `reason = \"…\"` to the attribute";
         assert_eq!(
             said("tests/a.rs", bare),
-            [
-                format!("tests/a.rs:1: {change}"),
-                format!("tests/a.rs:4: {change}")
-            ]
+            [format!("tests/a.rs:1: {change}"), format!("tests/a.rs:4: {change}")]
         );
-        assert_eq!(
-            said("tests/a.rs", "#![expect(dead_code)]\n"),
-            [format!("tests/a.rs:1: {change}")]
-        );
-        assert_eq!(
-            said(
-                "tests/a.rs",
-                "#[expect(\n    dead_code,\n    reason = \"why\"\n)]\n"
-            ),
-            [""; 0]
-        );
+        assert_eq!(said("tests/a.rs", "#![expect(dead_code)]\n"), [format!("tests/a.rs:1: {change}")]);
+        assert_eq!(said("tests/a.rs", "#[expect(\n    dead_code,\n    reason = \"why\"\n)]\n"), [""; 0]);
     }
 
     #[test]
@@ -159,10 +137,7 @@ mod tests {
             said("crates/shop/src/a.rs", "use std::fmt;\n"),
             [format!("crates/shop/src/a.rs:1: {change}")]
         );
-        assert_eq!(
-            said("crates/shop/src/a.rs", ""),
-            [format!("crates/shop/src/a.rs:1: {change}")]
-        );
+        assert_eq!(said("crates/shop/src/a.rs", ""), [format!("crates/shop/src/a.rs:1: {change}")]);
         assert_eq!(said("crates/shop/src/a.rs", "//! Owns a.\n"), [""; 0]);
         assert_eq!(said("crates/shop/tests/a.rs", "use std::fmt;\n"), [""; 0]);
     }

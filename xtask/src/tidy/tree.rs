@@ -42,10 +42,7 @@ impl Tree {
     }
 
     pub(super) fn get(&self, path: &str) -> Option<&File> {
-        let index = self
-            .files
-            .binary_search_by(|file| file.path.as_str().cmp(path))
-            .ok()?;
+        let index = self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()?;
         self.files.get(index)
     }
 
@@ -53,11 +50,7 @@ impl Tree {
     pub(super) fn exists(&self, path: &str) -> bool {
         path.is_empty()
             || self.get(path).is_some()
-            || self.files().any(|file| {
-                file.path
-                    .strip_prefix(path)
-                    .is_some_and(|rest| rest.starts_with('/'))
-            })
+            || self.files().any(|file| file.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')))
     }
 
     /// The folder of the nearest `Cargo.toml` above `path`, with a `/` at its end unless it is the root.
@@ -75,9 +68,7 @@ impl Tree {
 
 impl File {
     pub(super) fn extension(&self) -> &str {
-        self.name()
-            .rsplit_once('.')
-            .map_or("", |(_, extension)| extension)
+        self.name().rsplit_once('.').map_or("", |(_, extension)| extension)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -95,11 +86,7 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> Result<()> {
     for entry in fs::read_dir(&full).with_context(|| format!("list {}", full.display()))? {
         let entry = entry.with_context(|| format!("list {}", full.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let path = if folder.is_empty() {
-            name.clone()
-        } else {
-            format!("{folder}/{name}")
-        };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         let kind = entry.file_type().with_context(|| format!("look at {path}"))?;
         if kind.is_dir() {
             let hidden = name.starts_with('.') && !HIDDEN_FOLDERS.contains(&name.as_str());
@@ -108,10 +95,7 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> Result<()> {
                 walk(root, &path, files)?;
             }
         } else if kind.is_file() {
-            let mut file = File {
-                path,
-                text: String::new(),
-            };
+            let mut file = File { path, text: String::new() };
             if TEXT_EXTENSIONS.contains(&file.extension()) {
                 file.text =
                     fs::read_to_string(entry.path()).with_context(|| format!("read {}", file.path))?;
@@ -131,10 +115,7 @@ mod tests {
         pub(in crate::tidy) fn of(files: &[(&str, &str)]) -> Self {
             let mut files: Vec<File> = files
                 .iter()
-                .map(|(path, text)| File {
-                    path: (*path).to_owned(),
-                    text: (*text).to_owned(),
-                })
+                .map(|(path, text)| File { path: (*path).to_owned(), text: (*text).to_owned() })
                 .collect();
             files.sort_by(|a, b| a.path.cmp(&b.path));
             Self { files }
@@ -148,8 +129,7 @@ mod tests {
         assert!(own.text.starts_with("//!"));
         assert!(tree.exists(".cargo/config.toml"));
         assert!(
-            tree.files()
-                .all(|file| !file.path.starts_with("target/") && !file.path.starts_with(".git/"))
+            tree.files().all(|file| !file.path.starts_with("target/") && !file.path.starts_with(".git/"))
         );
     }
 
@@ -162,11 +142,8 @@ mod tests {
 
     #[test]
     fn a_file_belongs_to_the_nearest_crate() {
-        let tree = Tree::of(&[
-            ("Cargo.toml", ""),
-            ("crates/shop/Cargo.toml", ""),
-            ("crates/shop/src/a/b.rs", ""),
-        ]);
+        let tree =
+            Tree::of(&[("Cargo.toml", ""), ("crates/shop/Cargo.toml", ""), ("crates/shop/src/a/b.rs", "")]);
         assert_eq!(tree.crate_folder("crates/shop/src/a/b.rs"), "crates/shop/");
         assert_eq!(tree.crate_folder("docs/a.md"), "");
     }

@@ -185,6 +185,33 @@ fn settings_reach_the_service() {
     refused_currency(folder.path());
 }
 
+#[test]
+fn with_a_certificate_it_serves_https_and_a_bad_one_is_a_clear_error() {
+    let folder = TempDir::new().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let [certificate, key, broken] =
+        ["tls.crt", "tls.key", "broken.crt"].map(|name| folder.path().join(name));
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::write(&broken, "-----BEGIN CERTIFICATE-----\nnonsense\n").unwrap();
+    let tls = |certificate: &Path| {
+        format!("server.tls={{certificate=\"{}\",key=\"{}\"}}", certificate.display(), key.display())
+    };
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--set", &tls(&certificate)]);
+    assert!(server.greeting.starts_with("mw is serving https://127.0.0.1:"), "{}", server.greeting);
+    assert!(server.client().try_call(&Call::new("GET", "/healthz")).is_err());
+    server.stop();
+    let Err(refused) = Server::try_start(&data, &["--set", &tls(&broken)]) else {
+        panic!("it serves nonsense")
+    };
+    assert_eq!(refused.code, Some(1));
+    assert!(
+        refused.stderr.contains("read certificate ") && refused.stderr.contains("broken.crt"),
+        "{refused:?}"
+    );
+}
+
 /// A store keeps the currency it was made with.
 fn refused_currency(data: &Path) {
     let Err(refused) = Server::try_start(data, &[]) else { panic!("amounts in EUR are served as RUB") };

@@ -22,6 +22,9 @@ use uuid::Uuid;
 use super::orders::Sums;
 use super::{Damaged, Reader, VERSION, Writer, carts, once, orders, products, sessions, stock};
 
+/// What version 1 wrote.
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/v1");
+
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_790_000_000_000 + ms)
 }
@@ -165,7 +168,7 @@ fn outcomes() -> Vec<(&'static str, Outcome)> {
 
 /// Reads the fixture of a name, which must be what this release would write.
 fn fixture(name: &str, written: &[u8]) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/v{VERSION}/{name}.hex"));
+    let path = Path::new(FIXTURES).join(format!("{name}.hex"));
     let hex = written.iter().fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").unwrap();
         hex
