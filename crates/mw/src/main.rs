@@ -15,10 +15,6 @@ use clap::Parser;
 use crate::commands::Cli;
 use crate::config::ConfigError;
 
-/// Requests allocate on one thread and are answered from another, which the system's allocator is slow at.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A command that was refused for its configuration ends as one that was refused for its options.
 const EXIT_USAGE: u8 = 2;
 
