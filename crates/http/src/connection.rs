@@ -124,6 +124,12 @@ impl Watchdog {
         }
     }
 
+    /// Leaves what is not a whole request no more time than this.
+    pub(crate) fn hurry(&mut self, allowed: Duration) {
+        self.head = self.head.min(allowed);
+        self.idle = self.idle.min(allowed);
+    }
+
     /// Whether closing it now would take nothing from anybody.
     pub(crate) fn is_idle(&self) -> bool {
         self.activity.phase() == Phase::Idle

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Docs {
 impl Docs {
     pub(crate) fn new(rows: &[Row]) -> Self {
         let openapi = document(rows).to_json().unwrap_or_else(|_| "{}".to_owned());
-        Self { openapi: openapi.into(), page: Arc::new(Config::from("/openapi.json")) }
+        Self { openapi: openapi.into(), page: Arc::new(Config::from("/openapi.json").validator_url("none")) }
     }
 
     /// A file of the page; the empty path is the page itself.

@@ -57,7 +57,7 @@ fn refused(refusal: &Refusal, currency: Currency) -> Problem {
         Refusal::CartEmpty => plain(Code::CartEmpty),
         Refusal::CartTooLarge => plain(Code::CartTooLarge),
         Refusal::StockChanged { current } => {
-            plain(Code::StockChanged).with("current", current.as_ref().map(ZoneStockView::from))
+            plain(Code::StockChanged).with("current", ZoneStockView::from(current))
         }
         Refusal::StockBelowReserved { current } => {
             plain(Code::StockBelowReserved).with("current", ZoneStockView::from(current))

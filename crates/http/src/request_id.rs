@@ -21,7 +21,7 @@ impl RequestId {
         }
     }
 
-    fn make() -> Self {
+    pub(crate) fn make() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let seed = *SEED.get_or_init(|| RandomState::new().hash_one(std::process::id()));

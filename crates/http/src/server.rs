@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::api::Api;
 use crate::connection::{Activity, Serve, Verdict, Watchdog, Watched};
 use crate::error::{Code, Problem};
+use crate::request_id::RequestId;
 use crate::settings::ServerSettings;
 use crate::tls::{self, TlsError};
 
@@ -232,7 +233,11 @@ impl Shared {
                 changed = mode.changed() => match *mode.borrow_and_update() {
                     _ if changed.is_err() => return,
                     Mode::Stopped => return,
-                    Mode::Stopping => connection.as_mut().graceful_shutdown(),
+                    Mode::Stopping => {
+                        connection.as_mut().graceful_shutdown();
+                        watchdog.hurry(CLOSING_TIME);
+                        tick.as_mut().reset(tokio::time::Instant::now() + CLOSING_TIME);
+                    }
                     Mode::Pressed if watchdog.is_idle() => connection.as_mut().graceful_shutdown(),
                     Mode::Serving | Mode::Pressed => {}
                 },
@@ -300,10 +305,12 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// Says 503 to a connection that finds no room.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let problem = Problem::new(Code::Overloaded, "too many connections are open");
-    let body = problem.body("-");
+    let id = RequestId::make();
+    let body = problem.body(id.as_str());
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nx-request-id: -\r\n\
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nx-request-id: {}\r\n\
          retry-after: 1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        id.as_str(),
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;

@@ -95,7 +95,7 @@ impl Carts for EmbeddedStore {
         page(&view, Table::CartActivity, &list, &request, &mut |key, _| {
             let cart = read_indexed(&view, key, now)?;
             Ok(cart.filter(|cart| match cart.status {
-                CartStatus::Active => cart.updated_at <= idle_since && !cart.lines.is_empty(),
+                CartStatus::Active => cart.updated_at <= idle_since,
                 CartStatus::Abandoned => cart.merged_into.is_none(),
                 CartStatus::Ordered => false,
             }))

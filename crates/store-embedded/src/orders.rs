@@ -19,6 +19,7 @@ use crate::codec;
 use crate::codec::orders::Sums;
 use crate::keys::{self, OrderList};
 use crate::once::{self, Placed};
+use crate::stock::Unknown;
 use crate::tables::Table;
 use crate::tx::Tx;
 use crate::view::{List, Look, Span, page};
@@ -165,7 +166,7 @@ fn place(tx: &mut Tx, command: PlaceOrder) -> Result<Order> {
         pay_by: command.pay_by,
     };
     stock::settle_due(tx, now)?;
-    stock::check_demands(tx, &order.geo_zone, lines(&order))?;
+    stock::check_demands(tx, &order.geo_zone, lines(&order), Unknown::IsRuledOut)?;
     stock::move_lines(tx, &order.geo_zone, lines(&order), Cause::Hold, order.order_id.uuid(), now)?;
     save_new(tx, &order, &[order.created_event()]);
     if let Some((before, lifetime)) = cart {

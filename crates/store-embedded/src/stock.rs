@@ -63,9 +63,8 @@ impl Stock for EmbeddedStore {
             let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
             check_product(tx, &product_id)?;
             settle_due(tx, now)?;
-            let current = zone(tx, &product_id, &geo_zone)?;
-            let known = current.as_ref().map_or(0, |current| current.level.on_hand);
-            if expected_on_hand.is_some_and(|expected| expected != known) {
+            let current = zone(tx, &product_id, &geo_zone, now)?;
+            if expected_on_hand.is_some_and(|expected| expected != current.level.on_hand) {
                 return Err(Refusal::StockChanged { current }.into());
             }
             set(tx, &product_id, &geo_zone, on_hand, op, now)
@@ -178,9 +177,14 @@ fn read_zone(
     Ok(ZoneStock { product_id, geo_zone, level, updated_at })
 }
 
-fn zone(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone) -> Result<Option<ZoneStock>> {
+/// The figures of a zone; one without stock has nothing, as of now.
+fn zone(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> Result<ZoneStock> {
     let row = look.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-    row.map(|row| read_zone(&ExpiredHolds::new(), product_id.clone(), geo_zone.clone(), &row)).transpose()
+    let (level, updated_at) = match row {
+        Some(row) => codec::stock::decode_level(&row)?,
+        None => (Level::default(), now),
+    };
+    Ok(ZoneStock { product_id: product_id.clone(), geo_zone: geo_zone.clone(), level, updated_at })
 }
 
 pub(crate) fn level(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone) -> Result<Option<Level>> {
@@ -203,25 +207,16 @@ pub(crate) fn apply(
     geo_zone: &GeoZone,
     movement: &Movement,
 ) -> Result<ZoneStock> {
-    let key = keys::stock(product_id, geo_zone);
-    let row = tx.get(Table::Stock, &key)?;
-    let (level, updated_at) = match &row {
-        Some(row) => codec::stock::decode_level(row)?,
-        None => (Level::default(), movement.at),
+    let mut stock = zone(tx, product_id, geo_zone, movement.at)?;
+    let Ok(level) = stock.level.moved(movement.delta) else {
+        return Err(Refusal::StockBelowReserved { current: stock }.into());
     };
-    let stock = |level, updated_at| ZoneStock {
-        product_id: product_id.clone(),
-        geo_zone: geo_zone.clone(),
-        level,
-        updated_at,
-    };
-    let Ok(moved) = level.moved(movement.delta) else {
-        return Err(Refusal::StockBelowReserved { current: stock(level, updated_at) }.into());
-    };
-    let at = updated_at.max(movement.at);
-    tx.put(Table::Stock, key, codec::stock::encode_level(moved, at));
+    stock.level = level;
+    stock.updated_at = stock.updated_at.max(movement.at);
+    let value = codec::stock::encode_level(level, stock.updated_at);
+    tx.put(Table::Stock, keys::stock(product_id, geo_zone), value);
     record(tx, product_id, geo_zone, movement);
-    Ok(stock(moved, at))
+    Ok(stock)
 }
 
 pub(crate) fn record(tx: &mut Tx, product_id: &ProductId, geo_zone: &GeoZone, movement: &Movement) {
@@ -259,17 +254,30 @@ pub(crate) fn move_lines<'a>(
     Ok(())
 }
 
+/// What a product that is not in the catalogue has in a zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// Nothing, whatever its figures say.
+    HasNothing,
+    /// The caller has seen every product in the catalogue.
+    IsRuledOut,
+}
+
 /// Refuses demands that the zone cannot meet, all shortages at once.
 pub(crate) fn check_demands<'a>(
     look: &dyn Look,
     geo_zone: &GeoZone,
     lines: impl Iterator<Item = (&'a ProductId, u32)>,
+    unknown: Unknown,
 ) -> Result<()> {
     let mut shortages = Vec::new();
-    for (product_id, quantity) in lines {
-        let available = level(look, product_id, geo_zone)?.unwrap_or_default().available();
-        if available < u64::from(quantity) {
-            shortages.push(Shortage { product_id: product_id.clone(), requested: quantity, available });
+    for (product_id, requested) in lines {
+        let mut available = level(look, product_id, geo_zone)?.unwrap_or_default().available();
+        if unknown == Unknown::HasNothing && available > 0 && !products::exists(look, product_id)? {
+            available = 0;
+        }
+        if available < u64::from(requested) {
+            shortages.push(Shortage { product_id: product_id.clone(), requested, available });
         }
     }
     if shortages.is_empty() { Ok(()) } else { Err(Refusal::OutOfStock(shortages).into()) }
@@ -282,7 +290,7 @@ fn demands(lines: &[Demand]) -> impl Iterator<Item = (&ProductId, u32)> {
 fn reserve(tx: &mut Tx, command: Reserve) -> Result<Reservation> {
     let Reserve { reservation_id, geo_zone, lines, expires_at, now, .. } = command;
     settle_due(tx, now)?;
-    check_demands(tx, &geo_zone, demands(&lines))?;
+    check_demands(tx, &geo_zone, demands(&lines), Unknown::HasNothing)?;
     move_lines(tx, &geo_zone, demands(&lines), Cause::Hold, reservation_id.uuid(), now)?;
     let reservation = Reservation {
         reservation_id,

@@ -90,8 +90,7 @@ pub trait Carts: Send + Sync {
         page: PageRequest,
     ) -> Result<Page<CartChange>>;
 
-    /// Carts that are active with lines in them and were last changed at or before `idle_since`, or abandoned and not
-    /// merged. The order is the engine's.
+    /// Carts that are active and were last changed at or before `idle_since`, or abandoned and not merged. The order is the engine's.
     async fn idle_carts(
         &self,
         idle_since: Timestamp,

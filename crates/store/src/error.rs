@@ -52,9 +52,9 @@ pub enum Refusal {
     CartEmpty,
     #[error("a cart holds at most 100 lines")]
     CartTooLarge,
-    /// The figure is not the expected one; `None` where the zone has no stock yet.
+    /// The figure is not the expected one. A zone without stock yet has 0, as of now.
     #[error("the stock is not what was expected")]
-    StockChanged { current: Option<ZoneStock> },
+    StockChanged { current: ZoneStock },
     #[error("fewer units would be on hand than are reserved")]
     StockBelowReserved { current: ZoneStock },
     #[error(transparent)]

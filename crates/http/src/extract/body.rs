@@ -13,8 +13,9 @@ use http_body_util::BodyExt;
 
 use crate::error::{Code, Problem};
 
-/// What is thrown away of a body that is too large, so that its sender gets to read the answer.
+/// What is thrown away of a body that is too large, and for how long, so that its sender gets to read the answer.
 const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
@@ -80,13 +81,17 @@ async fn next_piece(mut body: std::pin::Pin<&mut Body>) -> Result<Option<Bytes>,
 }
 
 async fn drain(mut body: std::pin::Pin<&mut Body>) {
-    let mut drained = 0;
-    while let Ok(Some(piece)) = next_piece(body.as_mut()).await {
-        drained += piece.len();
-        if drained > DRAIN_BYTES_MAX {
-            return;
+    let some = async {
+        let mut drained = 0;
+        while let Ok(Some(piece)) = next_piece(body.as_mut()).await {
+            drained += piece.len();
+            if drained > DRAIN_BYTES_MAX {
+                return;
+            }
         }
-    }
+    };
+    // However the rest behaves, the answer is known.
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, some).await;
 }
 
 fn media_type(headers: &HeaderMap) -> Option<&str> {

@@ -25,7 +25,9 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
         let digits = value
             .strip_prefix(b"\"")
             .and_then(|rest| rest.strip_suffix(b"\""))
-            .filter(|digits| digits.iter().all(u8::is_ascii_digit))
+            .filter(|digits| {
+                digits.iter().all(u8::is_ascii_digit) && (digits.len() == 1 || !digits.starts_with(b"0"))
+            })
             .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         digits.map(|version| Self(Some(version))).ok_or_else(malformed)
     }
@@ -71,6 +73,7 @@ mod tests {
             b"*",
             b"W/\"7\"",
             b"\"-1\"",
+            b"\"07\"",
             b"\"+1\"",
             b"\"7\", \"8\"",
             b"\"99999999999999999999\"",

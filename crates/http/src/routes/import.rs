@@ -17,9 +17,8 @@ use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use mw_domain::IdempotencyKey;
 use mw_store::products::{ImportProduct, Imported};
-use mw_store::{Done, Once, StoreError};
+use mw_store::{Done, Refusal, StoreError};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::answer::{Answer, IDEMPOTENT_REPLAYED};
@@ -43,8 +42,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// Import products
 ///
 /// NDJSON: a product a line with `product_id` and optional `stock`; blank lines are skipped. One result a line comes
-/// back, in order, while the body is still read. A bad line fails alone and whole. With an `Idempotency-Key` each line
-/// has a key of its own, made of it and the number of the line, so that a repeat only does what was not done.
+/// back, in order, while the body is still read. A bad line fails alone and whole. With an `Idempotency-Key` the first
+/// line takes the key, and each further line one of its own, made of it and the number of the line: a repeat only does
+/// what was not done. A key that was used for something else, or with another first line, is 422 and nothing is done; a
+/// further line that is not the one of the first time fails alone with `idempotency_key_reused`.
 #[utoipa::path(post, path = "/v1/products/import", tag = "products", operation_id = "import_products",
     params(IdempotencyKeyParam),
     request_body(content = ImportBody, content_type = "application/x-ndjson"),
@@ -55,6 +56,7 @@ pub(crate) async fn import(State(app): State<App>, request: Request) -> Answer {
     }
     let key = idempotency_key(request.headers())?;
     let is_keyed = key.is_some();
+    let currency = app.shop.settings.currency;
     let lines = Lines::new(request.into_body(), app.body_limits);
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let room = Arc::new(Semaphore::new(RESULTS_BYTES_MAX));
@@ -62,6 +64,9 @@ pub(crate) async fn import(State(app): State<App>, request: Request) -> Answer {
     // Whether this is a repeat is known with the first result, and has to be said before it.
     let first = if is_keyed { receiver.recv().await } else { None };
     let replayed = first.as_ref().is_some_and(|piece| piece.replayed);
+    if first.as_ref().is_some_and(|piece| piece.refused) {
+        return Err(refusal::problem(&Refusal::KeyReused.into(), currency));
+    }
     let rest = stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let pieces = stream::iter(first).chain(rest).map(move |piece| {
         room.add_permits(piece.bytes.len());
@@ -84,10 +89,26 @@ fn answer(
     response
 }
 
-/// Some results, and whether the first of them was given again.
+/// Some results; of the first, whether it was given again, or refused because its key is another request's.
 struct Piece {
     bytes: Bytes,
     replayed: bool,
+    refused: bool,
+}
+
+impl Piece {
+    fn of(results: &[LineResult]) -> Self {
+        let mut bytes = Vec::with_capacity(results.len() * 96);
+        for result in results {
+            result.write(&mut bytes);
+        }
+        let first = results.first().map(|result| &result.outcome);
+        Self {
+            bytes: bytes.into(),
+            replayed: matches!(first, Some(Ok(done)) if done.replayed),
+            refused: matches!(first, Some(Err(problem)) if problem.code() == Code::IdempotencyKeyReused),
+        }
+    }
 }
 
 async fn run(
@@ -97,27 +118,41 @@ async fn run(
     sender: mpsc::UnboundedSender<Piece>,
     room: Arc<Semaphore>,
 ) {
-    let results = lines.into_stream().map(|line| start(&app, key.as_ref(), line)).buffered(WINDOW);
-    let mut pieces = std::pin::pin!(results.ready_chunks(RESULTS_PER_PIECE));
-    while let Some(results) = pieces.next().await {
-        let mut bytes = Vec::with_capacity(results.len() * 96);
-        for result in &results {
-            result.write(&mut bytes);
-        }
-        let size = u32::try_from(bytes.len().min(RESULTS_BYTES_MAX)).unwrap_or(u32::MAX);
-        tokio::select! {
-            () = sender.closed() => return,
-            permit = room.acquire_many(size) => match permit {
-                Ok(permit) => permit.forget(),
-                Err(_closed) => return,
-            },
-        }
-        let replayed =
-            results.first().is_some_and(|result| matches!(&result.outcome, Ok(done) if done.replayed));
-        if sender.send(Piece { bytes: bytes.into(), replayed }).is_err() {
+    let mut lines = std::pin::pin!(lines.into_stream());
+    if let Some(key) = &key {
+        // Nothing else is done before the key is known to be this request's.
+        let Some(line) = lines.next().await else { return };
+        let first = Piece::of(&[start(&app, Some(key.clone()), line).await]);
+        let refused = first.refused;
+        if !hand_out(&sender, &room, first).await || refused {
             return;
         }
     }
+    let results = lines
+        .map(|line| {
+            let key = key.as_ref().map(|key| key.line(line.number));
+            start(&app, key, line)
+        })
+        .buffered(WINDOW);
+    let mut pieces = std::pin::pin!(results.ready_chunks(RESULTS_PER_PIECE));
+    while let Some(results) = pieces.next().await {
+        if !hand_out(&sender, &room, Piece::of(&results)).await {
+            return;
+        }
+    }
+}
+
+/// Waits until there is room for the results; `false` where nobody wants them any more.
+async fn hand_out(sender: &mpsc::UnboundedSender<Piece>, room: &Semaphore, piece: Piece) -> bool {
+    let size = u32::try_from(piece.bytes.len().min(RESULTS_BYTES_MAX)).unwrap_or(u32::MAX);
+    tokio::select! {
+        () = sender.closed() => return false,
+        permit = room.acquire_many(size) => match permit {
+            Ok(permit) => permit.forget(),
+            Err(_closed) => return false,
+        },
+    }
+    sender.send(piece).is_ok()
 }
 
 /// What became of one line.
@@ -150,10 +185,10 @@ impl LineResult {
 }
 
 /// Reads a line now, so that its bytes need not be kept, and stores it when polled.
-fn start(app: &App, key: Option<&IdempotencyKey>, line: Line) -> impl Future<Output = LineResult> + use<> {
+fn start(app: &App, key: Option<IdempotencyKey>, line: Line) -> impl Future<Output = LineResult> + use<> {
     let Line { number, bytes } = line;
     let command = bytes.and_then(|bytes| {
-        let command = command(app, key, number, &bytes);
+        let command = command(app, key, &bytes);
         command.map_err(|problem| (problem, claimed_id(&bytes)))
     });
     let app = app.clone();
@@ -168,26 +203,12 @@ fn start(app: &App, key: Option<&IdempotencyKey>, line: Line) -> impl Future<Out
     }
 }
 
-fn command(
-    app: &App,
-    key: Option<&IdempotencyKey>,
-    number: u64,
-    bytes: &[u8],
-) -> Result<ImportProduct, Problem> {
+fn command(app: &App, key: Option<IdempotencyKey>, bytes: &[u8]) -> Result<ImportProduct, Problem> {
     let now = app.shop.now();
     let (product, stock) = parse::<ImportBody>(bytes)?.product(app.shop.settings.currency, now)?;
-    let once = key.map(|key| line_once(app, key, number, bytes)).transpose()?;
+    let fingerprint = |key| Ok::<_, Problem>(app.shop.once(key, line_fingerprint(bytes)?));
+    let once = key.map(fingerprint).transpose()?;
     Ok(ImportProduct { product, stock, op: app.shop.ids.uuid(), now, once })
-}
-
-fn line_once(app: &App, key: &IdempotencyKey, number: u64, bytes: &[u8]) -> Result<Once, Problem> {
-    let mut hash = Sha256::new();
-    hash.update(key.as_str());
-    hash.update([0]);
-    hash.update(number.to_be_bytes());
-    let derived = format!("import:{:x}", hash.finalize());
-    let derived = IdempotencyKey::parse(&derived).map_err(Problem::internal)?;
-    Ok(app.shop.once(derived, line_fingerprint(bytes)?))
 }
 
 /// The id a refused line gives, so that its sender can find it.

@@ -12,19 +12,28 @@ use crate::app::App;
 use crate::error::{Code, Problem};
 use crate::refusal;
 
+/// What the probes answer.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(as = Status)]
+#[expect(dead_code, reason = "describes fixed answers in the document")]
+pub(crate) struct StatusView {
+    /// `ok` or `ready`.
+    status: String,
+}
+
 /// A store that takes longer than this to say it is ready is not.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the process is alive
 #[utoipa::path(get, path = "/healthz", tag = "operations", operation_id = "health",
-    responses((status = 200, description = "Alive")))]
+    responses((status = 200, description = "Alive", body = StatusView)))]
 pub(crate) async fn health() -> Response {
     fixed(StatusCode::OK, "application/json", Bytes::from_static(b"{\"status\":\"ok\"}"))
 }
 
 /// Whether storage answers at the consistency it needs
 #[utoipa::path(get, path = "/readyz", tag = "operations", operation_id = "readiness",
-    responses((status = 200, description = "Ready")), extensions(("x-problems" = json!(["store_unavailable"]))))]
+    responses((status = 200, description = "Ready", body = StatusView)), extensions(("x-problems" = json!(["store_unavailable"]))))]
 pub(crate) async fn ready(State(app): State<App>) -> Answer {
     match tokio::time::timeout(READY_TIMEOUT, app.shop.store.ready()).await {
         Ok(Ok(())) => {

@@ -30,8 +30,9 @@ pub(crate) struct SessionView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     device_type: Option<&'a str>,
-    #[schema(value_type = BTreeMap<String, String>)]
-    data: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = BTreeMap<String, String>, required = false)]
+    data: Option<&'a BTreeMap<String, String>>,
     #[schema(value_type = schema::Time)]
     created_at: At,
     #[schema(value_type = schema::Time)]
@@ -49,7 +50,7 @@ impl<'a> From<&'a Session> for SessionView<'a> {
             ip: session.ip.as_deref(),
             user_agent: session.user_agent.as_deref(),
             device_type: session.device_type.as_deref(),
-            data: &session.data,
+            data: Some(&session.data).filter(|data| !data.is_empty()),
             created_at: At(session.created_at),
             last_activity: At(session.last_activity),
             expires_at: At(session.expires_at),
@@ -60,7 +61,7 @@ impl<'a> From<&'a Session> for SessionView<'a> {
 impl SessionView<'_> {
     /// About as many bytes as the JSON has.
     pub(crate) fn size(&self) -> usize {
-        512 + self.data.len() * 64
+        512 + self.data.map_or(0, BTreeMap::len) * 64
     }
 }
 

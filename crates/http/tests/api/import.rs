@@ -122,8 +122,14 @@ async fn a_key_makes_every_line_happen_once() {
     assert!(again.is_replayed());
     assert_eq!(results(&again), results(&first));
     assert_eq!(client.get("/v1/products/p1").await.ok()["category"], "other");
-    let changed = client.text(Method::POST, PATH, &headers, &line("p1", "3")).await;
-    assert_eq!(results(&changed)[0]["code"], "idempotency_key_reused");
+    let further = format!("{}\n{}\n", line("p1", "1"), line("p2", "3"));
+    let changed = client.text(Method::POST, PATH, &headers, &further).await;
+    assert_eq!(results(&changed)[1]["code"], "idempotency_key_reused");
+    let changed = format!("{}\n{}\n", line("p1", "3"), line("p3", "1"));
+    client.text(Method::POST, PATH, &headers, &changed).await.problem(422, "idempotency_key_reused");
+    client.get("/v1/products/p3").await.problem(404, "product_not_found");
+    let session = client.post_keyed("/v1/sessions", "import-1", json!({})).await;
+    session.problem(422, "idempotency_key_reused");
     let bad = [NDJSON, ("idempotency-key", "a b")];
     client.text(Method::POST, PATH, &bad, &body).await.invalid_parameter("Idempotency-Key");
 }

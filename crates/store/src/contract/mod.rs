@@ -126,7 +126,7 @@ suite! {
             every_change_of_a_line_is_in_the_history
             two_carts_of_one_instant_each_have_their_history
             history_goes_back_thirty_days
-            idle_carts_are_active_with_lines_or_abandoned_and_not_merged
+            idle_carts_are_active_or_abandoned_and_not_merged
             many_idle_carts_are_read_page_by_page
             a_lifetime_comes_with_the_command
             bad_positions_in_carts_are_refused
@@ -204,7 +204,7 @@ suite! {
             settling_gives_expired_units_back_once
             a_settled_hold_is_over_for_every_product_of_it
             a_hold_ends_when_its_command_said
-            stock_of_a_deleted_product_can_be_held
+            a_product_out_of_the_catalogue_has_nothing_to_hold
             a_reservation_is_forgotten_thirty_days_after_its_time
         }
         orders {

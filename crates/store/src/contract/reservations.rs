@@ -210,13 +210,14 @@ pub(super) async fn a_hold_ends_when_its_command_said(desk: Desk) {
     assert_eq!(read(&desk, &hold, at(1)).await, ReservationStatus::Expired);
 }
 
-pub(super) async fn stock_of_a_deleted_product_can_be_held(desk: Desk) {
+pub(super) async fn a_product_out_of_the_catalogue_has_nothing_to_hold(desk: Desk) {
     desk.stocked("a", 5).await;
     let hold = desk.reserve(&[("a", 1)], at(0)).await.unwrap();
     desk.store.delete_product(&product_id("a")).await.unwrap();
     confirm(&desk, &hold, at(1)).await.unwrap();
-    desk.reserve(&[("a", 4)], at(2)).await.unwrap();
-    assert_eq!(desk.level("a", "north", at(3)).await, (4, 4));
+    let refused = refusal(desk.reserve(&[("a", 1)], at(2)).await);
+    assert_eq!(refused, Refusal::OutOfStock(vec![shortage("a", 1, 0)]));
+    assert_eq!(desk.level("a", "north", at(3)).await, (4, 0));
     desk.audit_closes().await;
 }
 

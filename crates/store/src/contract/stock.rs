@@ -44,10 +44,10 @@ pub(super) async fn an_expected_figure_guards_a_setting(desk: Desk) {
         ..desk.setting("a", "north", on_hand, at(seconds))
     };
     let refused = refusal(desk.store.set_on_hand(expecting(5, 1, 1)).await);
-    assert_eq!(refused, Refusal::StockChanged { current: None });
+    assert_eq!(refused, Refusal::StockChanged { current: figure("a", "north", 0, 0, 1) });
     desk.store.set_on_hand(expecting(5, 0, 2)).await.unwrap();
     let refused = refusal(desk.store.set_on_hand(expecting(9, 0, 3)).await);
-    assert_eq!(refused, Refusal::StockChanged { current: Some(figure("a", "north", 5, 0, 2)) });
+    assert_eq!(refused, Refusal::StockChanged { current: figure("a", "north", 5, 0, 2) });
     let set = desk.store.set_on_hand(expecting(9, 5, 4)).await.unwrap();
     assert_eq!(set, figure("a", "north", 9, 0, 4));
     desk.audit_closes().await;

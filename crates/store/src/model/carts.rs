@@ -189,7 +189,7 @@ impl Carts for Model {
             .values()
             .filter(|cart| !cart.is_expired(now))
             .filter(|cart| match cart.status {
-                CartStatus::Active => !cart.lines.is_empty() && cart.updated_at <= idle_since,
+                CartStatus::Active => cart.updated_at <= idle_since,
                 CartStatus::Abandoned => cart.merged_into.is_none(),
                 CartStatus::Ordered => false,
             })

@@ -83,7 +83,10 @@ impl State {
             .map(|line| Shortage {
                 product_id: line.product_id.clone(),
                 requested: line.quantity,
-                available: self.available(&line.product_id, geo_zone, now),
+                available: match self.known_product(&line.product_id) {
+                    Ok(()) => self.available(&line.product_id, geo_zone, now),
+                    Err(_) => 0,
+                },
             })
             .filter(|shortage| u64::from(shortage.requested) > shortage.available)
             .collect()
@@ -260,9 +263,8 @@ impl Stock for Model {
         let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
         state.settle(now, usize::MAX);
         state.known_product(&product_id)?;
-        let current = state.stock_at(&product_id, &geo_zone, now);
-        let current_on_hand = current.as_ref().map_or(0, |stock| stock.level.on_hand);
-        if expected_on_hand.is_some_and(|expected| expected != current_on_hand) {
+        let current = state.stock_or_none(&product_id, &geo_zone, now);
+        if expected_on_hand.is_some_and(|expected| expected != current.level.on_hand) {
             return Err(Refusal::StockChanged { current }.into());
         }
         state.check_on_hand(&product_id, &geo_zone, on_hand, now)?;

@@ -101,7 +101,7 @@ fn comparable(error: StoreError) -> StoreError {
         return error;
     };
     match *refusal {
-        Refusal::StockChanged { current } => Refusal::StockChanged { current: current.map(timeless) },
+        Refusal::StockChanged { current } => Refusal::StockChanged { current: timeless(current) },
         Refusal::StockBelowReserved { current } => Refusal::StockBelowReserved { current: timeless(current) },
         Refusal::InvalidField { field, .. } => Refusal::InvalidField { field, detail: String::new() },
         other => other,
