@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mw_store::model::Model;
 use mw_store::{Freshness, Products, Refusal, SharedStore, StoreError, Upkeep};
 use mw_testkit::builders::{product, product_id};
-use mw_testkit::faults::Noun;
+use mw_testkit::faults::{CAUSE, Noun};
 use mw_testkit::{Calls, Fault, FaultyStore};
 
 fn healthy() -> SharedStore {
@@ -63,6 +63,36 @@ async fn a_fault_befalls_as_many_calls_as_it_was_told() {
     assert!(store.ready().await.is_ok());
     assert_eq!(store.count(Calls::Named("ready")), 3);
     assert_eq!((store.count(Calls::Of(Noun::Products)), store.count(Calls::All)), (1, 4));
+}
+
+#[tokio::test]
+async fn a_panic_is_the_callers_and_the_store_goes_on() {
+    let store = store();
+    store.fail_next(1, Calls::All, Fault::Panic);
+    let panicking = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.ready().await }
+    });
+    let panic = panicking.await.unwrap_err().into_panic();
+    assert!(panic.downcast_ref::<String>().unwrap().contains(CAUSE));
+    assert!(store.ready().await.is_ok());
+}
+
+#[test]
+fn what_the_store_stands_on_goes_after_it() {
+    let inner: SharedStore = Arc::new(Model::new());
+    let watched = Arc::downgrade(&inner);
+    let store = FaultyStore::on(inner, Ground(Box::new(move || assert!(watched.upgrade().is_none()))));
+    drop(store);
+}
+
+/// Calls this when it goes.
+struct Ground(Box<dyn Fn() + Send + Sync>);
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 #[tokio::test]

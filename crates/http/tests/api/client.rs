@@ -1,42 +1,27 @@
 //! A shop with a clock that stands still, and a client that talks to it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use mw_domain::cart::CartLifetime;
-use mw_domain::session::SessionLifetime;
-use mw_domain::{Currency, Timestamp};
 use mw_http::prometheus::Registry;
 use mw_http::{Api, ServerSettings, Tokens};
-use mw_shop::{Clock, Settings, Shop};
+use mw_store::model::Model;
+use mw_testkit::{FakeClock, FaultyStore, builders};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::faults::Faults;
-
-/// 2026-03-10T12:00:00Z.
-pub(crate) const NOON_MS: i64 = 1_773_144_000_000;
-pub(crate) const HOUR_MS: i64 = 3_600_000;
-
-#[derive(Debug)]
-pub(crate) struct StoppedClock(AtomicI64);
-
-impl Clock for StoppedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::Relaxed))
-    }
-}
+pub(crate) const HOUR_MS: u64 = 3_600_000;
 
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) api: Api,
     router: Router,
-    clock: Arc<StoppedClock>,
-    pub(crate) faults: Arc<Faults>,
+    clock: Arc<FakeClock>,
+    pub(crate) store: Arc<FaultyStore>,
 }
 
 pub(crate) fn client() -> Client {
@@ -44,18 +29,11 @@ pub(crate) fn client() -> Client {
 }
 
 pub(crate) fn client_with(settings: &ServerSettings, tokens: &Tokens) -> Client {
-    let clock = Arc::new(StoppedClock(AtomicI64::new(NOON_MS)));
-    let faults = Arc::new(Faults::default());
-    let shop_settings = Settings {
-        currency: Currency::parse("RUB").unwrap(),
-        carts: CartLifetime { user_ms: 30 * 24 * HOUR_MS, guest_ms: 24 * HOUR_MS },
-        sessions: SessionLifetime { ttl_ms: 24 * HOUR_MS },
-        payment_window_ms: HOUR_MS / 2,
-        reservation_ttl_seconds: 900,
-    };
-    let shop = Shop::new(Arc::clone(&faults) as _, Arc::clone(&clock) as _, shop_settings);
+    let clock = FakeClock::new();
+    let store = FaultyStore::new(Arc::new(Model::new()));
+    let shop = builders::shop(Arc::clone(&store) as _, &clock);
     let api = Api::new(shop, settings, tokens, Registry::new()).unwrap();
-    Client { router: api.router(), api, clock, faults }
+    Client { router: api.router(), api, clock, store }
 }
 
 /// An answer with its body read.
@@ -116,8 +94,8 @@ impl Answer {
 }
 
 impl Client {
-    pub(crate) fn pass_ms(&self, ms: i64) {
-        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+    pub(crate) fn pass_ms(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {

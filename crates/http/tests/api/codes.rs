@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use http::Method;
 use mw_http::{Code, ServerSettings, Tokens};
-use mw_store::StoreError;
+use mw_testkit::faults::CAUSE;
+use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 
 use crate::client::{client, client_with};
-use crate::faults::Fault;
 
 const CART: &str = "/v1/users/u1/cart";
 const LINE: &str = "/v1/users/u1/cart/lines/p1";
@@ -17,15 +17,15 @@ const LINE: &str = "/v1/users/u1/cart/lines/p1";
 #[tokio::test]
 async fn a_store_in_trouble_is_told_by_its_code() {
     let client = client();
-    for (error, status, code, retry_after) in [
-        (StoreError::Unavailable("node /secret".into()), 503, "store_unavailable", Some("1")),
-        (StoreError::Overloaded, 503, "overloaded", Some("1")),
-        (StoreError::Ambiguous("timeout /secret".into()), 504, "outcome_unknown", None),
-        (StoreError::Corrupt("row /secret".into()), 500, "internal", None),
+    for (fault, status, code, retry_after) in [
+        (Fault::Unavailable, 503, "store_unavailable", Some("1")),
+        (Fault::Overloaded, 503, "overloaded", Some("1")),
+        (Fault::AmbiguousNotDone, 504, "outcome_unknown", None),
+        (Fault::Corrupt, 500, "internal", None),
     ] {
-        client.faults.set(Some(Fault::Fail(error)));
+        client.store.fail(Calls::All, fault);
         let answer = client.put(LINE, json!({ "quantity": 1 })).await;
-        assert!(!answer.text.contains("secret"), "{}", answer.text);
+        assert!(!answer.text.contains(CAUSE), "{}", answer.text);
         assert_eq!(answer.headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after);
         answer.problem(status, code);
     }
@@ -34,11 +34,11 @@ async fn a_store_in_trouble_is_told_by_its_code() {
 #[tokio::test]
 async fn a_panic_is_a_plain_500_and_the_next_request_is_served() {
     let client = client();
-    client.faults.set(Some(Fault::Panic));
+    client.store.fail(Calls::All, Fault::Panic);
     let answer = client.get(CART).await;
-    assert!(!answer.text.contains("secret"), "{}", answer.text);
+    assert!(!answer.text.contains(CAUSE), "{}", answer.text);
     answer.problem(500, "internal");
-    client.faults.set(None);
+    client.store.heal();
     client.get(CART).await.ok();
     assert!(client.get("/metrics").await.text.contains("mw_http_panics_total 1"));
 }
@@ -46,7 +46,7 @@ async fn a_panic_is_a_plain_500_and_the_next_request_is_served() {
 #[tokio::test(start_paused = true)]
 async fn a_read_out_of_time_is_unavailable_and_a_write_unknown() {
     let client = client();
-    client.faults.set(Some(Fault::Hang));
+    client.store.fail(Calls::All, Fault::Hang);
     let answer = client.get(CART).await;
     assert_eq!(answer.headers["retry-after"], "1");
     answer.problem(503, "store_unavailable");
@@ -61,7 +61,7 @@ async fn requests_beyond_the_limit_are_shed_and_probes_are_not() {
         ..ServerSettings::default()
     };
     let client = client_with(&settings, &Tokens::default());
-    client.faults.set(Some(Fault::Hang));
+    client.store.fail(Calls::All, Fault::Hang);
     let hanging: Vec<_> = (0..2)
         .map(|_| {
             let client = client.clone();
@@ -78,7 +78,7 @@ async fn requests_beyond_the_limit_are_shed_and_probes_are_not() {
     for hung in hanging {
         hung.await.unwrap().problem(503, "store_unavailable");
     }
-    client.faults.set(None);
+    client.store.heal();
     client.get(CART).await.ok();
     assert!(client.get("/metrics").await.text.contains("mw_http_shed_total 1"));
 }
@@ -143,7 +143,7 @@ async fn what_the_client_is_not_told_is_in_the_log_once() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let guard = tracing::subscriber::set_default(subscriber);
     client.get(CART).await.ok();
-    client.faults.set(Some(Fault::Fail(StoreError::Corrupt("row /secret".into()))));
+    client.store.fail(Calls::All, Fault::Corrupt);
     client
         .call(Method::GET, CART, &[("x-request-id", "find-me")], &Value::Null)
         .await
@@ -151,7 +151,7 @@ async fn what_the_client_is_not_told_is_in_the_log_once() {
     drop(guard);
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "{text}");
-    for expected in ["ERROR", "find-me", "/secret", "/v1/users/{user_id}/cart", "GET", "status=500"] {
+    for expected in ["ERROR", "find-me", CAUSE, "/v1/users/{user_id}/cart", "GET", "status=500"] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
 }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, Request};
 use http_body_util::BodyExt;
-use mw_store::StoreError;
+use mw_testkit::faults::CAUSE;
+use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
 use crate::client::{Answer, Client, client, money};
-use crate::faults::Fault;
 
 const PATH: &str = "/v1/products/import";
 const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
@@ -180,28 +180,28 @@ async fn a_body_that_breaks_off_is_told_after_what_was_done() {
 #[tokio::test]
 async fn a_failing_store_fails_its_lines() {
     let client = client();
-    for (error, code) in [
-        (StoreError::Unavailable("x".into()), "store_unavailable"),
-        (StoreError::Ambiguous("x".into()), "outcome_unknown"),
-        (StoreError::Corrupt("/secret".into()), "internal"),
+    for (fault, code) in [
+        (Fault::Unavailable, "store_unavailable"),
+        (Fault::AmbiguousNotDone, "outcome_unknown"),
+        (Fault::Corrupt, "internal"),
     ] {
-        client.faults.set(Some(Fault::Fail(error)));
+        client.store.fail(Calls::All, fault);
         let result = &import(&client, &line("p1", "1")).await[0];
         assert_eq!((&result["status"], &result["code"]), (&json!("failed"), &json!(code)));
-        assert!(!result["detail"].as_str().unwrap().contains("secret"));
+        assert!(!result["detail"].as_str().unwrap().contains(CAUSE));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_is_asked_again() {
     let client = client();
-    client.faults.set(Some(Fault::Fail(StoreError::Overloaded)));
+    client.store.fail(Calls::All, Fault::Overloaded);
     let importing = tokio::spawn({
         let client = client.clone();
         async move { import(&client, &line("p1", "1")).await }
     });
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     assert!(!importing.is_finished());
-    client.faults.set(None);
+    client.store.heal();
     assert_eq!(importing.await.unwrap()[0]["status"], "created");
 }

@@ -1,17 +1,16 @@
 //! Health, readiness and metrics.
 
 use http::Method;
-use mw_store::StoreError;
+use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 
 use crate::client::client;
-use crate::faults::Fault;
 
 #[tokio::test]
 async fn health_is_the_process_and_readiness_the_store() {
     let client = client();
     assert_eq!(client.get("/readyz").await.ok()["status"], "ready");
-    client.faults.set(Some(Fault::Fail(StoreError::Unavailable("down".into()))));
+    client.store.fail(Calls::All, Fault::Unavailable);
     client.get("/readyz").await.problem(503, "store_unavailable");
     assert_eq!(client.get("/healthz").await.ok()["status"], "ok");
     assert_eq!(client.call(Method::HEAD, "/healthz", &[], &Value::Null).await.text, "");
@@ -20,7 +19,7 @@ async fn health_is_the_process_and_readiness_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_not_ready() {
     let client = client();
-    client.faults.set(Some(Fault::Hang));
+    client.store.fail(Calls::All, Fault::Hang);
     client.get("/readyz").await.problem(503, "store_unavailable");
 }
 

@@ -1,117 +1,23 @@
 //! The server on real sockets: keep-alive, slow and vanishing clients, limits of connections, and stopping.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use mw_http::{Server, ServerSettings, Tokens};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use mw_http::ServerSettings;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::client::{Client, client_with, money};
-use crate::faults::Fault;
-
-const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
-const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
-/// Long enough for a busy machine; what is awaited comes much earlier.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Running {
-    client: Client,
-    address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    server: JoinHandle<bool>,
-}
-
-async fn serve(settings: ServerSettings) -> Running {
-    let client = client_with(&settings, &Tokens::default());
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), settings, client.api.clone()).await.unwrap();
-    let address = server.address();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
-    Running { client, address, stop, server }
-}
-
-impl Running {
-    async fn connect(&self) -> Wire {
-        Wire { stream: TcpStream::connect(self.address).await.unwrap(), unread: Vec::new() }
-    }
-
-    /// Waits until the metrics say so.
-    async fn until(&self, line: &str) {
-        let said = async {
-            while !self.client.get("/metrics").await.text.lines().any(|known| known == line) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
-    }
-}
-
-/// A client that writes what it likes.
-struct Wire {
-    stream: TcpStream,
-    unread: Vec<u8>,
-}
-
-struct Reply {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Wire {
-    async fn send(&mut self, text: &str) {
-        self.stream.write_all(text.as_bytes()).await.unwrap();
-    }
-
-    /// False at the end of the stream.
-    async fn fill(&mut self) -> bool {
-        let mut piece = vec![0; 16 * 1024];
-        let read = timeout(PATIENCE, self.stream.read(&mut piece))
-            .await
-            .expect("the server neither answers nor closes");
-        let read = read.unwrap_or_default();
-        self.unread.extend_from_slice(&piece[..read]);
-        read > 0
-    }
-
-    async fn reply(&mut self) -> Reply {
-        let end = loop {
-            if let Some(at) = self.unread.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                break at + 4;
-            }
-            assert!(self.fill().await, "closed without an answer");
-        };
-        let head = String::from_utf8(self.unread.drain(..end).collect()).unwrap().to_lowercase();
-        let length = head.split("content-length: ").nth(1).map_or("0", |rest| rest.lines().next().unwrap());
-        let length: usize = length.parse().unwrap();
-        while self.unread.len() < length {
-            assert!(self.fill().await, "closed within an answer");
-        }
-        let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Reply { status, head, body }
-    }
-
-    /// Waits for the server to close, and answers what came before that.
-    async fn rest(mut self) -> String {
-        while self.fill().await {}
-        String::from_utf8_lossy(&self.unread).into_owned()
-    }
-}
+use crate::client::money;
+use crate::wire::{GET_CART, GET_HEALTH, PATIENCE, PUT_LINE, serve};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_on_one_connection() {
     let running = serve(ServerSettings::default()).await;
     let mut wire = running.connect().await;
-    let put = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
-               content-length: 14\r\n\r\n{\"quantity\":3}";
+    let put = format!("{PUT_LINE}content-length: 14\r\n\r\n{{\"quantity\":3}}");
     wire.send(&format!("{GET_HEALTH}{put}{GET_CART}{GET_HEALTH}")).await;
     assert_eq!(wire.reply().await.body, "{\"status\":\"ok\"}");
     assert!(wire.reply().await.body.contains("\"quantity\":3"));
@@ -149,16 +55,12 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
 async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
     let settings = ServerSettings { idle_timeout: Duration::from_millis(500), ..ServerSettings::default() };
     let running = serve(settings).await;
-    let (go_on, wait) = watch::channel(false);
-    running.client.faults.set(Some(Fault::Wait(wait)));
-    let mut busy = running.connect().await;
-    busy.send(GET_CART).await;
-    running.until("mw_http_in_flight 1").await;
+    let mut busy = running.hang(1).await.remove(0);
     let mut idle = running.connect().await;
     idle.send(GET_HEALTH).await;
     assert_eq!(idle.reply().await.status, 200);
     assert_eq!(idle.rest().await, "");
-    go_on.send(true).unwrap();
+    running.client.store.heal();
     assert_eq!(busy.reply().await.status, 200);
 }
 
@@ -176,10 +78,9 @@ async fn headers_that_are_too_large_are_refused() {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all() {
     let running = serve(ServerSettings::default()).await;
-    let head = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     let body = "x".repeat(4 * 1024 * 1024);
     let mut wire = running.connect().await;
-    wire.send(&format!("{head}content-length: {}\r\n\r\n{body}", body.len())).await;
+    wire.send(&format!("{PUT_LINE}content-length: {}\r\n\r\n{body}", body.len())).await;
     let reply = wire.reply().await;
     assert_eq!(reply.status, 413);
     assert!(reply.body.contains("body_too_large"));
@@ -188,12 +89,12 @@ async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all(
 
     let mut chunked = running.connect().await;
     chunked
-        .send(&format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+        .send(&format!("{PUT_LINE}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
         .await;
     assert_eq!(chunked.reply().await.status, 413);
 
     let mut polite = running.connect().await;
-    polite.send(&format!("{head}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len())).await;
+    polite.send(&format!("{PUT_LINE}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len())).await;
     assert_eq!(polite.reply().await.status, 413);
 }
 
@@ -201,9 +102,8 @@ async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all(
 async fn a_body_that_does_not_arrive_is_given_up() {
     let settings = ServerSettings { body_timeout: Duration::from_millis(100), ..ServerSettings::default() };
     let running = serve(settings).await;
-    let head = "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     let mut wire = running.connect().await;
-    wire.send(&format!("{head}content-length: 100\r\n\r\n{{\"quan")).await;
+    wire.send(&format!("{PUT_LINE}content-length: 100\r\n\r\n{{\"quan")).await;
     let reply = wire.reply().await;
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains("invalid_json"), "{}", reply.body);
@@ -218,10 +118,7 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 #[tokio::test]
 async fn a_client_that_vanishes_leaves_nothing_behind() {
     let running = serve(ServerSettings::default()).await;
-    running.client.faults.set(Some(Fault::Hang));
-    let mut wire = running.connect().await;
-    wire.send(GET_CART).await;
-    running.until("mw_http_in_flight 1").await;
+    let wire = running.hang(1).await;
     drop(wire);
     running.until("mw_http_in_flight 0").await;
     running.until("mw_http_connections 0").await;
@@ -230,22 +127,14 @@ async fn a_client_that_vanishes_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_connection_beyond_the_limit_is_told_so_while_all_are_busy() {
     let running = serve(ServerSettings { max_connections: 2, ..ServerSettings::default() }).await;
-    let (go_on, wait) = watch::channel(false);
-    running.client.faults.set(Some(Fault::Wait(wait)));
-    let mut busy = Vec::new();
-    for _ in 0..2 {
-        let mut wire = running.connect().await;
-        wire.send(GET_CART).await;
-        busy.push(wire);
-    }
-    running.until("mw_http_in_flight 2").await;
+    let mut busy = running.hang(2).await;
     let mut third = running.connect().await;
     third.send(GET_HEALTH).await;
     let reply = third.reply().await;
     assert_eq!(reply.status, 503);
     assert!(reply.head.contains("retry-after: 1") && reply.body.contains("overloaded"), "{}", reply.body);
     assert_eq!(third.rest().await, "");
-    go_on.send(true).unwrap();
+    running.client.store.heal();
     for wire in &mut busy {
         assert_eq!(wire.reply().await.status, 200);
     }
@@ -269,19 +158,15 @@ async fn idle_connections_make_room_for_those_who_ask() {
 #[tokio::test]
 async fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
     let running = serve(ServerSettings::default()).await;
-    let (go_on, wait) = watch::channel(false);
-    running.client.faults.set(Some(Fault::Wait(wait)));
-    let mut busy = running.connect().await;
-    busy.send(GET_CART).await;
+    let mut busy = running.hang(1).await.remove(0);
     let mut idle = running.connect().await;
     idle.send(GET_HEALTH).await;
     assert_eq!(idle.reply().await.status, 200);
-    running.until("mw_http_in_flight 1").await;
     running.stop.send(()).unwrap();
     assert_eq!(idle.rest().await, "");
     assert!(TcpStream::connect(running.address).await.is_err());
     assert!(!running.server.is_finished());
-    go_on.send(true).unwrap();
+    running.client.store.heal();
     let reply = busy.reply().await;
     assert_eq!(reply.status, 200);
     assert!(reply.head.contains("connection: close"), "{}", reply.head);
@@ -292,10 +177,7 @@ async fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
 async fn stopping_does_not_wait_for_ever() {
     let settings = ServerSettings { shutdown_grace: Duration::from_millis(100), ..ServerSettings::default() };
     let running = serve(settings).await;
-    running.client.faults.set(Some(Fault::Hang));
-    let mut busy = running.connect().await;
-    busy.send(GET_CART).await;
-    running.until("mw_http_in_flight 1").await;
+    let busy = running.hang(1).await.remove(0);
     running.stop.send(()).unwrap();
     assert!(!timeout(PATIENCE, running.server).await.unwrap().unwrap());
     assert_eq!(busy.rest().await, "");

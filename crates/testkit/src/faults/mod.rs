@@ -1,14 +1,18 @@
 //! A store that fails on demand, around any other.
 //!
 //! Without a fault it is the store inside. With one, the chosen calls answer as storage in trouble would: surely not
-//! done, maybe done (both that were and that were not), damaged, or not at all until it is healed.
+//! done, maybe done (both that were and that were not), damaged, a panic, or not at all until it is healed.
 
 mod forward;
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mw_store::{Result, SharedStore, StoreError};
 use tokio::sync::watch;
+
+/// In what every fault says of its cause: whoever is not to be told the cause must not be shown this.
+pub const CAUSE: &str = "was told to fail";
 
 /// What befalls a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub enum Fault {
     Corrupt,
     /// Waits until the store is healed, then goes on as if nothing had been.
     Hang,
+    /// Not done, and takes its caller down with it.
+    Panic,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +101,8 @@ pub struct FaultyStore {
     inner: SharedStore,
     orders: Mutex<Orders>,
     healed: watch::Sender<u64>,
+    /// What the store inside stands on: dropped after it.
+    _ground: Box<dyn Any + Send + Sync>,
 }
 
 impl std::fmt::Debug for FaultyStore {
@@ -105,7 +113,13 @@ impl std::fmt::Debug for FaultyStore {
 
 impl FaultyStore {
     pub fn new(inner: SharedStore) -> Arc<Self> {
-        Arc::new(Self { inner, orders: Mutex::default(), healed: watch::Sender::new(0) })
+        Self::on(inner, ())
+    }
+
+    /// Around a store that needs something to last as long as it does, such as the folder it is in.
+    pub fn on(inner: SharedStore, ground: impl Any + Send + Sync) -> Arc<Self> {
+        let healed = watch::Sender::new(0);
+        Arc::new(Self { inner, orders: Mutex::default(), healed, _ground: Box::new(ground) })
     }
 
     /// The chosen calls fail until the store is healed. A later fault goes before an earlier one.
@@ -144,11 +158,12 @@ impl FaultyStore {
         Some((rule.fault, self.healed.subscribe()))
     }
 
+    #[expect(clippy::panic, reason = "a panic is what was asked for")]
     async fn around<T>(&self, call: Call, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let Some((fault, mut healed)) = self.meet(call) else {
             return work.await;
         };
-        let told = format!("{} was told to fail", call.name);
+        let told = format!("{} {CAUSE}", call.name);
         match fault {
             Fault::Unavailable => Err(StoreError::Unavailable(told)),
             Fault::Overloaded => Err(StoreError::Overloaded),
@@ -163,6 +178,7 @@ impl FaultyStore {
                 healed.changed().await.ok();
                 work.await
             }
+            Fault::Panic => panic!("{told}"),
         }
     }
 }

@@ -1,0 +1,120 @@
+//! A server on a socket, and a client that writes to it what it likes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mw_http::{Server, ServerSettings, Tokens};
+use mw_testkit::{Calls, Fault};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::client::{Client, client_with};
+
+pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
+/// The head of a change to a cart, but for the length of its body.
+pub(crate) const PUT_LINE: &str =
+    "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+/// Long enough for a busy machine; what is awaited comes much earlier.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Running {
+    pub(crate) client: Client,
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: oneshot::Sender<()>,
+    pub(crate) server: JoinHandle<bool>,
+}
+
+pub(crate) async fn serve(settings: ServerSettings) -> Running {
+    let client = client_with(&settings, &Tokens::default());
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), settings, client.api.clone()).await.unwrap();
+    let address = server.address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
+    Running { client, address, stop, server }
+}
+
+impl Running {
+    pub(crate) async fn connect(&self) -> Wire {
+        Wire { stream: TcpStream::connect(self.address).await.unwrap(), unread: Vec::new() }
+    }
+
+    /// Connections with a request each that hangs in the store until it is healed.
+    pub(crate) async fn hang(&self, connections: usize) -> Vec<Wire> {
+        self.client.store.fail(Calls::All, Fault::Hang);
+        let mut hanging = Vec::new();
+        for _ in 0..connections {
+            let mut wire = self.connect().await;
+            wire.send(GET_CART).await;
+            hanging.push(wire);
+        }
+        self.until(&format!("mw_http_in_flight {connections}")).await;
+        hanging
+    }
+
+    /// Waits until the metrics say so.
+    pub(crate) async fn until(&self, line: &str) {
+        let said = async {
+            while !self.client.get("/metrics").await.text.lines().any(|known| known == line) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
+    }
+}
+
+/// A client that writes what it likes.
+pub(crate) struct Wire {
+    pub(crate) stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Wire {
+    pub(crate) async fn send(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// False at the end of the stream.
+    async fn fill(&mut self) -> bool {
+        let mut piece = vec![0; 16 * 1024];
+        let read = timeout(PATIENCE, self.stream.read(&mut piece))
+            .await
+            .expect("the server neither answers nor closes");
+        let read = read.unwrap_or_default();
+        self.unread.extend_from_slice(&piece[..read]);
+        read > 0
+    }
+
+    pub(crate) async fn reply(&mut self) -> Reply {
+        let end = loop {
+            if let Some(at) = self.unread.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break at + 4;
+            }
+            assert!(self.fill().await, "closed without an answer");
+        };
+        let head = String::from_utf8(self.unread.drain(..end).collect()).unwrap().to_lowercase();
+        let length = head.split("content-length: ").nth(1).map_or("0", |rest| rest.lines().next().unwrap());
+        let length: usize = length.parse().unwrap();
+        while self.unread.len() < length {
+            assert!(self.fill().await, "closed within an answer");
+        }
+        let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head, body }
+    }
+
+    /// Waits for the server to close, and answers what came before that.
+    pub(crate) async fn rest(mut self) -> String {
+        while self.fill().await {}
+        String::from_utf8_lossy(&self.unread).into_owned()
+    }
+}
