@@ -15,6 +15,8 @@ struct Step {
 enum Action {
     /// `cargo` with these arguments.
     Cargo(&'static str),
+    /// The same, with one variable more in its environment.
+    CargoWith { variable: &'static str, value: &'static str, arguments: &'static str },
     /// A check that is part of this program.
     Here(fn() -> Result<()>),
 }
@@ -39,6 +41,16 @@ const STEPS: &[Step] = &[
         about: "all tests of all crates",
         needs: &[Tool::CCompiler],
         action: Action::Cargo("test --workspace --locked"),
+    },
+    Step {
+        name: "api",
+        about: "the API on the engine",
+        needs: &[Tool::CCompiler],
+        action: Action::CargoWith {
+            variable: "MW_TEST_ENGINE",
+            value: "embedded",
+            arguments: "test -p mw-http --test api --locked",
+        },
     },
 ];
 
@@ -119,16 +131,21 @@ impl Action {
     fn shown(&self) -> String {
         match self {
             Self::Cargo(arguments) => format!("cargo {arguments}"),
+            Self::CargoWith { variable, value, arguments } => format!("{variable}={value} cargo {arguments}"),
             Self::Here(_) => "built in".to_owned(),
         }
     }
 
     fn run(&self, long: bool) -> Result<()> {
-        let arguments = match self {
+        let mut command = match self {
             Self::Here(check) => return check(),
-            Self::Cargo(arguments) => arguments,
+            Self::Cargo(arguments) => cargo::command(arguments),
+            Self::CargoWith { variable, value, arguments } => {
+                let mut command = cargo::command(arguments);
+                command.env(variable, value);
+                command
+            }
         };
-        let mut command = cargo::command(arguments);
         if long {
             command.env(LONG_VARIABLE, "1");
         }
@@ -163,6 +180,16 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_is_shown_and_given_to_the_command() {
+        // Cargo refuses the value, so it has seen it.
+        let (variable, value) = ("CARGO_TERM_COLOR", "loud");
+        let action = Action::CargoWith { variable, value, arguments: "locate-project" };
+        let error = action.run(false).expect_err("must fail").to_string();
+        assert!(error.starts_with("CARGO_TERM_COLOR=loud cargo locate-project ended with"), "{error}");
+        assert!(Action::Cargo("locate-project").run(false).is_ok());
+    }
+
+    #[test]
     fn all_steps_passing_is_success() {
         run(&[&PASS, &PASS], true).expect("both pass");
     }
@@ -177,6 +204,15 @@ mod tests {
              fail         12.3  failed\n\
              late            -  not run"
         );
+    }
+
+    #[test]
+    fn the_api_meets_the_engine_after_the_model() {
+        let order: Vec<_> = names().collect();
+        assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api"]);
+        let api = STEPS.iter().find(|step| step.name == "api").expect("there");
+        let shown = api.action.shown();
+        assert_eq!(shown, "MW_TEST_ENGINE=embedded cargo test -p mw-http --test api --locked");
     }
 
     #[test]

@@ -9,10 +9,11 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use mw_http::prometheus::Registry;
 use mw_http::{Api, ServerSettings, Tokens};
-use mw_store::model::Model;
 use mw_testkit::{FakeClock, FaultyStore, builders};
 use serde_json::{Value, json};
 use tower::ServiceExt;
+
+use crate::engine::fresh_store;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 
@@ -30,7 +31,7 @@ pub(crate) fn client() -> Client {
 
 pub(crate) fn client_with(settings: &ServerSettings, tokens: &Tokens) -> Client {
     let clock = FakeClock::new();
-    let store = FaultyStore::new(Arc::new(Model::new()));
+    let store = fresh_store();
     let shop = builders::shop(Arc::clone(&store) as _, &clock);
     let api = Api::new(shop, settings, tokens, Registry::new()).unwrap();
     Client { router: api.router(), api, clock, store }

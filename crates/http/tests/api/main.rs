@@ -1,5 +1,5 @@
-//! The API as a client meets it: through the router, against the in-memory model of the store; what concerns
-//! connections goes through real sockets.
+//! The API as a client meets it: through the router, on the engine that `engine.rs` chooses; what concerns connections
+//! goes through real sockets.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,6 +14,7 @@ mod carts;
 mod client;
 mod codes;
 mod docs;
+mod engine;
 mod import;
 mod limits;
 mod operations;
