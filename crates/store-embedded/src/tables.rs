@@ -109,6 +109,21 @@ impl Table {
         .any(|table| table.name() == name)
     }
 
+    /// Whether rows are keys alone. They are many and small, and weigh far more in memory than their bytes.
+    const fn is_index(self) -> bool {
+        matches!(
+            self,
+            Self::CartActivity
+                | Self::SessionsByUser
+                | Self::ProductsByCategory
+                | Self::HoldsDue
+                | Self::OrdersByCustomer
+                | Self::OrdersByZone
+                | Self::OrdersByTime
+                | Self::PaymentsDue
+        )
+    }
+
     /// Whether rows are mostly asked for by their whole key.
     const fn is_point_read(self) -> bool {
         matches!(
@@ -137,7 +152,11 @@ impl Tables {
     }
 }
 
+/// An index gets this part of the memory that another table gets for what was written last.
+const INDEX_SHARE: u64 = 4;
+
 fn options(table: Table, memtable_bytes: u64) -> KeyspaceCreateOptions {
+    let memtable_bytes = if table.is_index() { memtable_bytes / INDEX_SHARE } else { memtable_bytes };
     let options = KeyspaceCreateOptions::default()
         .max_memtable_size(memtable_bytes)
         .filter_block_pinning_policy(PinningPolicy::all(true))
