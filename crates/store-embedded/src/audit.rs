@@ -1,28 +1,24 @@
 //! The proof of stock: every figure again from the ledger, and every reserved unit from the hold it belongs to.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use mw_domain::stock::Delta;
-use mw_domain::{OrderId, OrderStatus, ReservationId, ReservationStatus, Timestamp};
+use mw_domain::{OrderId, OrderStatus, Timestamp};
 use mw_store::Result;
 use mw_store::stock::{Audit, Drift};
 
 use crate::codec;
 use crate::keys;
 use crate::orders;
-use crate::stock::due;
+use crate::stock::{self, HeldUnits, due};
 use crate::tables::Table;
 use crate::view::{Look, Span};
 
 /// How often progress is told.
 const FIGURES_PER_TELLING: u64 = 1_000;
 
-/// Units held, by stock row.
-type Held = HashMap<Vec<u8>, u64>;
-
 pub(crate) fn run(look: &dyn Look, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit> {
-    let mut held = held_units(look)?;
+    let mut held = all_held(look)?;
     let mut audit = Audit::default();
     look.scan(Table::Stock, &Span::prefix(Vec::new()), false, &mut |key, value| {
         let (product_id, geo_zone) = keys::read_stock(key)?;
@@ -71,20 +67,9 @@ fn sum_ledger(look: &dyn Look, prefix: Vec<u8>) -> Result<(Delta, u64)> {
 }
 
 /// What open holds and unpaid orders hold.
-fn held_units(look: &dyn Look) -> Result<Held> {
-    let mut held = Held::new();
+fn all_held(look: &dyn Look) -> Result<HeldUnits> {
     let beginning = Timestamp::from_millis(i64::MIN);
-    for (_, id) in due(look, Table::HoldsDue, beginning, Timestamp::MAX, usize::MAX)? {
-        let row = look.get(Table::Reservations, &keys::reservation(ReservationId::from_bytes(id)))?;
-        let Some(row) = row else { continue };
-        let (reservation, _) = codec::stock::decode_reservation(&row)?;
-        if reservation.status == ReservationStatus::Held {
-            for line in &reservation.lines {
-                *held.entry(keys::stock(&line.product_id, &reservation.geo_zone)).or_default() +=
-                    u64::from(line.quantity);
-            }
-        }
-    }
+    let mut held = stock::held_units(look, beginning, Timestamp::MAX)?;
     for (_, id) in due(look, Table::PaymentsDue, beginning, Timestamp::MAX, usize::MAX)? {
         let order = orders::read(look, OrderId::from_bytes(id))?;
         for order in order.into_iter().filter(|order| order.status == OrderStatus::Created) {

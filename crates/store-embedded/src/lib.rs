@@ -33,7 +33,7 @@ use mw_store::{Result, StoreError, Upkeep};
 pub use open::{OpenError, Options};
 
 use space::FreeSpace;
-use stock::ExpiredHolds;
+use stock::HeldUnits;
 use tables::Tables;
 use tx::Tx;
 use view::View;
@@ -92,11 +92,11 @@ impl EmbeddedStore {
     }
 
     /// A view, and the units of holds that ended by `now` and are still counted as reserved in it.
-    fn view_with_expired_holds(&self, now: Timestamp) -> Result<(ExpiredHolds, View)> {
+    fn view_with_expired_holds(&self, now: Timestamp) -> Result<(HeldUnits, View)> {
         // Asked before the view is taken: once holds are no longer due, every later view has them settled.
         let due = self.progress.hold_due();
         let view = self.view();
-        let expired = if due <= now { stock::expired_holds(&view, due, now)? } else { ExpiredHolds::new() };
+        let expired = if due <= now { stock::held_units(&view, due, now)? } else { HeldUnits::new() };
         Ok((expired, view))
     }
 
@@ -121,6 +121,9 @@ impl Upkeep for EmbeddedStore {
     async fn ready(&self) -> Result<()> {
         if let Some(why) = self.progress.failure() {
             return Err(StoreError::Unavailable(why));
+        }
+        if !self.writer.is_running() {
+            return Err(StoreError::Unavailable("the store takes no writes".into()));
         }
         FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
             .check()

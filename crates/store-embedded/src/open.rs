@@ -47,7 +47,7 @@ impl Options {
     pub fn new(path: impl Into<PathBuf>, currency: Currency) -> Self {
         Self {
             path: path.into(),
-            block_cache_bytes: 96 * 1_024 * 1_024,
+            block_cache_bytes: 128 * 1_024 * 1_024,
             memtable_bytes: 8 * 1_024 * 1_024,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
@@ -76,7 +76,7 @@ pub enum OpenError {
         path.display()
     )]
     Currency { path: PathBuf, stored: String, configured: Currency },
-    #[error("open data directory {}: it is damaged ({detail}); restore it from a backup", path.display())]
+    #[error("open data directory {}: it is damaged ({detail}): copy it before you try anything, or restore a backup", path.display())]
     Damaged { path: PathBuf, detail: String },
 }
 

@@ -14,7 +14,7 @@ use mw_domain::{
     Timestamp, ZoneStock,
 };
 use mw_store::stock::{Adjust, Audit, Reserve, SetOnHand, Stock};
-use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
+use mw_store::{Done, Freshness, Once, Refusal, Result};
 use uuid::Uuid;
 
 use crate::codec;
@@ -135,14 +135,14 @@ impl Stock for EmbeddedStore {
     }
 }
 
-/// Units of holds that have ended and are not settled yet, by stock row.
-pub(crate) type ExpiredHolds = HashMap<Vec<u8>, u64>;
+/// Units that holds have, by stock row.
+pub(crate) type HeldUnits = HashMap<Vec<u8>, u64>;
 
-/// Finds the holds that ended by `now`, from `due` on: there are none before it.
-pub(crate) fn expired_holds(look: &dyn Look, due: Timestamp, now: Timestamp) -> Result<ExpiredHolds> {
-    let mut expired = ExpiredHolds::new();
-    for (_, id) in due_holds(look, due, now, usize::MAX)? {
-        let reservation = held(look, id)?;
+/// The units of open holds that end from `from` on, up to and with `now`.
+pub(crate) fn held_units(look: &dyn Look, from: Timestamp, now: Timestamp) -> Result<HeldUnits> {
+    let mut expired = HeldUnits::new();
+    for (_, id) in due(look, Table::HoldsDue, from, now, usize::MAX)? {
+        let Some(reservation) = held(look, id)? else { continue };
         for line in reservation.lines {
             *expired.entry(keys::stock(&line.product_id, &reservation.geo_zone)).or_default() +=
                 u64::from(line.quantity);
@@ -154,7 +154,7 @@ pub(crate) fn expired_holds(look: &dyn Look, due: Timestamp, now: Timestamp) -> 
 /// What is available in a zone; an unknown one has nothing.
 pub(crate) fn available(
     look: &dyn Look,
-    expired: &ExpiredHolds,
+    expired: &HeldUnits,
     product_id: &ProductId,
     zone: &GeoZone,
 ) -> Result<u64> {
@@ -163,12 +163,7 @@ pub(crate) fn available(
     Ok(stock.map_or(0, |stock| stock.level.available()))
 }
 
-fn read_zone(
-    expired: &ExpiredHolds,
-    product_id: ProductId,
-    geo_zone: GeoZone,
-    row: &[u8],
-) -> Result<ZoneStock> {
+fn read_zone(expired: &HeldUnits, product_id: ProductId, geo_zone: GeoZone, row: &[u8]) -> Result<ZoneStock> {
     let (mut level, updated_at) = codec::stock::decode_level(row)?;
     if !expired.is_empty() {
         let ended = expired.get(&keys::stock(&product_id, &geo_zone)).copied().unwrap_or_default();
@@ -327,10 +322,11 @@ fn read_reservation(look: &dyn Look, id: ReservationId, now: Timestamp) -> Resul
     Ok((now < reservation.forgotten_at()).then_some(reservation))
 }
 
-/// The reservation behind a row of holds that will end.
-fn held(look: &dyn Look, id: ReservationId) -> Result<Reservation> {
-    read_reservation(look, id, Timestamp::EPOCH)?
-        .ok_or_else(|| StoreError::Corrupt(format!("hold {id} is to end, but is not there")))
+/// The open hold behind a row of holds that will end.
+pub(crate) fn held(look: &dyn Look, id: [u8; 16]) -> Result<Option<Reservation>> {
+    let row = look.get(Table::Reservations, &id)?;
+    let found = row.map(|row| codec::stock::decode_reservation(&row)).transpose()?;
+    Ok(found.map(|(reservation, _)| reservation).filter(|found| found.status == ReservationStatus::Held))
 }
 
 fn close(tx: &mut Tx, id: ReservationId, to: ReservationStatus, now: Timestamp) -> Result<Reservation> {
@@ -365,23 +361,22 @@ pub(crate) fn settle_due(tx: &mut Tx, now: Timestamp) -> Result<()> {
 
 /// Settles up to `limit` holds that ended by `now`; answers how many.
 fn settle(tx: &mut Tx, now: Timestamp, limit: usize) -> Result<usize> {
-    let due = due_holds(tx, tx.due.hold, now, limit)?;
+    let due = due(tx, Table::HoldsDue, tx.due.hold, now, limit)?;
     for (expires_at, id) in &due {
-        let mut reservation = held(tx, *id)?;
-        end(tx, &mut reservation, ReservationStatus::Expired, now.max(*expires_at))?;
+        let Some(mut reservation) = held(tx, *id)? else {
+            tx.remove(Table::HoldsDue, keys::due(*expires_at, id));
+            continue;
+        };
+        let settled = tx.attempt(|tx| end(tx, &mut reservation, ReservationStatus::Expired, now));
+        if let Err(error) = settled {
+            // One hold that the figures do not explain must not stop the sale of everything; the audit tells of it.
+            tracing::error!(hold = %reservation.reservation_id, %error, "give back the units of a hold that ended");
+            reservation.status = ReservationStatus::Expired;
+            save_reservation(tx, &reservation);
+        }
     }
     tx.due.hold = first_due(tx, Table::HoldsDue, tx.due.hold)?;
     Ok(due.len())
-}
-
-fn due_holds(
-    look: &dyn Look,
-    from: Timestamp,
-    now: Timestamp,
-    limit: usize,
-) -> Result<Vec<(Timestamp, ReservationId)>> {
-    let due = due(look, Table::HoldsDue, from, now, limit)?;
-    Ok(due.into_iter().map(|(at, id)| (at, ReservationId::from_bytes(id))).collect())
 }
 
 /// What a table of due things has from `from` up to and with `now`.

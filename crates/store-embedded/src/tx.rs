@@ -47,16 +47,18 @@ impl Tx {
         Self { db, tables, pending, undo: Vec::new(), groups, due }
     }
 
-    /// Runs one command; where it fails, it is as if it had not run.
+    /// Runs a command, or a part of one; where it fails, it is as if it had not run.
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let due = self.due;
+        let (due, mark) = (self.due, self.undo.len());
         let result = command(self);
         if result.is_err() {
-            self.undo_all();
+            self.undo_to(mark);
             // A lower bound may only rise with the command that settled what was due.
             self.due = Due { hold: self.due.hold.min(due.hold), payment: self.due.payment.min(due.payment) };
         }
-        self.undo.clear();
+        if mark == 0 {
+            self.undo.clear();
+        }
         result
     }
 
@@ -78,8 +80,9 @@ impl Tx {
         self.undo.push((table, key, before));
     }
 
-    fn undo_all(&mut self) {
-        while let Some((table, key, before)) = self.undo.pop() {
+    fn undo_to(&mut self, mark: usize) {
+        while self.undo.len() > mark {
+            let Some((table, key, before)) = self.undo.pop() else { return };
             match before {
                 Some(value) => self.pending_mut(table).insert(key, value),
                 None => self.pending_mut(table).remove(&key),
@@ -238,6 +241,31 @@ mod tests {
         });
         assert_eq!(refused, Err(StoreError::from(Refusal::CartEmpty)));
         assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "a1 b1 kept1");
+    }
+
+    #[test]
+    fn a_part_that_fails_takes_nothing_else_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tx = tx(folder.path());
+        let whole = |tx: &mut Tx, outcome: Result<()>| {
+            tx.attempt(|tx| {
+                put(tx, &[("a", "1")]);
+                let part: Result<()> = tx.attempt(|tx| {
+                    put(tx, &[("a", "2"), ("b", "2")]);
+                    Err(Refusal::CartEmpty.into())
+                });
+                assert!(part.is_err());
+                tx.attempt(|tx| {
+                    put(tx, &[("c", "3")]);
+                    Ok(())
+                })?;
+                outcome
+            })
+        };
+        assert!(whole(&mut tx, Err(Refusal::CartEmpty.into())).is_err());
+        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "");
+        assert!(whole(&mut tx, Ok(())).is_ok());
+        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "a1 c3");
     }
 
     #[test]

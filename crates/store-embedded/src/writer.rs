@@ -155,6 +155,12 @@ impl Writer {
         })
     }
 
+    /// Whether commands are still taken and run.
+    pub(crate) fn is_running(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Takes no more commands, finishes those that wait, and ends the thread.
     pub(crate) fn stop(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -171,4 +171,5 @@ async fn a_closed_store_says_so() {
     store.close();
     let refused = store.delete_product(&ProductId::parse("p").unwrap()).await;
     assert_eq!(refused, Err(StoreError::Unavailable("the store is closed".into())));
+    assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
 }

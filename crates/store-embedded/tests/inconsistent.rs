@@ -1,0 +1,105 @@
+//! Data that does not add up, as a damaged import may bring it: the shop goes on, and the audit tells.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use std::collections::BTreeMap;
+
+use mw_domain::{
+    Category, Currency, Demand, GeoZone, Level, Money, Order, OrderId, OrderLine, OrderStatus, Product,
+    ProductId, Reservation, ReservationId, ReservationStatus, Timestamp, UserId, ZoneStock,
+};
+use mw_store::records::{Checkpoint, Record, Records};
+use mw_store::stock::{Reserve, Stock};
+use mw_store::{Freshness, Orders};
+use mw_store_embedded::{EmbeddedStore, Options};
+use uuid::Uuid;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_790_000_000_000).plus_seconds(seconds)
+}
+
+fn product() -> Product {
+    Product {
+        product_id: ProductId::parse("p").unwrap(),
+        name: "Phone".into(),
+        category: Category::parse("phones").unwrap(),
+        price: Money::from_minor(100),
+        description: String::new(),
+        attributes: BTreeMap::new(),
+        created_at: at(0),
+        updated_at: at(0),
+    }
+}
+
+/// A hold and an unpaid order of units that no figure has reserved.
+fn unexplained() -> Vec<Record> {
+    let (product_id, geo_zone) = (product().product_id, GeoZone::parse("z").unwrap());
+    let stock = ZoneStock {
+        product_id: product_id.clone(),
+        geo_zone: geo_zone.clone(),
+        level: Level { on_hand: 5, reserved: 0 },
+        updated_at: at(0),
+    };
+    let reservation = Reservation {
+        reservation_id: ReservationId::new(Uuid::from_u128(1)),
+        geo_zone: geo_zone.clone(),
+        lines: vec![Demand { product_id: product_id.clone(), quantity: 2 }],
+        status: ReservationStatus::Held,
+        created_at: at(0),
+        expires_at: at(10),
+    };
+    let order = Order {
+        order_id: OrderId::new(Uuid::from_u128(2)),
+        user_id: UserId::parse("u").unwrap(),
+        status: OrderStatus::Created,
+        geo_zone,
+        lines: vec![OrderLine {
+            product_id,
+            name: "Phone".into(),
+            price: Money::from_minor(100),
+            quantity: 3,
+        }],
+        total: Money::from_minor(300),
+        delivery_address: None,
+        payment_method: None,
+        created_at: at(0),
+        updated_at: at(0),
+        version: 1,
+        pay_by: at(10),
+    };
+    let events = vec![order.created_event()];
+    vec![
+        Record::Product(product()),
+        Record::Stock { stock, ledger: Vec::new() },
+        Record::Reservation(reservation),
+        Record::Order { order, events },
+    ]
+}
+
+#[tokio::test]
+async fn a_hold_that_no_figure_explains_does_not_stop_the_sale() {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        Options { min_free_bytes: 0, ..Options::new(folder.path(), Currency::parse("RUB").unwrap()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    store.import(unexplained(), Checkpoint { import: "x".into(), done: 4 }).await.unwrap();
+    assert_eq!(store.audit(&|_| ()).await.unwrap().drifts.len(), 1);
+
+    assert_eq!(store.settle_expired(at(11), 10).await, Ok(1));
+    assert_eq!(store.settle_expired(at(11), 10).await, Ok(0));
+    assert_eq!(store.cancel_unpaid(at(11), "late", 10).await, Ok(1));
+    assert_eq!(store.cancel_unpaid(at(11), "late", 10).await, Ok(0));
+    let reserve = Reserve {
+        reservation_id: ReservationId::new(Uuid::from_u128(3)),
+        geo_zone: GeoZone::parse("z").unwrap(),
+        lines: vec![Demand { product_id: product().product_id, quantity: 5 }],
+        expires_at: at(20),
+        now: at(12),
+        once: None,
+    };
+    let zone = reserve.geo_zone.clone();
+    store.reserve(reserve).await.unwrap();
+    let stock =
+        store.zone_stock(&product().product_id, &zone, Freshness::Full, at(13)).await.unwrap().unwrap();
+    assert_eq!(stock.level, Level { on_hand: 5, reserved: 5 });
+}
