@@ -93,7 +93,7 @@ async fn if_match_holds_a_change_to_its_version() {
 #[tokio::test]
 async fn a_malformed_if_match_is_refused() {
     let client = client();
-    for tag in ["7", "*", "W/\"7\"", "\"x\"", "\"\"", "\"1\", \"2\""] {
+    for tag in ["7", "\"07\"", "*", "W/\"7\"", "\"x\"", "\"\"", "\"1\", \"2\""] {
         set_if(&client, tag).await.invalid_parameter("If-Match");
     }
 }

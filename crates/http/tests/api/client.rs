@@ -15,6 +15,8 @@ use tower::ServiceExt;
 
 use crate::engine::fresh_store;
 
+/// Long enough for a busy machine; what is awaited comes much earlier.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 
 #[derive(Clone)]
@@ -97,6 +99,16 @@ impl Answer {
 impl Client {
     pub(crate) fn pass_ms(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
+    }
+
+    /// Waits until the metrics say so.
+    pub(crate) async fn until(&self, line: &str) {
+        let said = async {
+            while !self.get("/metrics").await.text.lines().any(|known| known == line) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {

@@ -157,4 +157,5 @@ async fn the_page_needs_nothing_from_elsewhere() {
     let script = client.get("/docs/swagger-initializer.js").await.text;
     assert!(script.contains("/openapi.json"), "{script}");
     assert!(!script.contains("https://"), "{script}");
+    assert_eq!(script.matches("\"validatorUrl\": \"none\"").count(), 1, "{script}");
 }

@@ -20,6 +20,7 @@ mod limits;
 mod operations;
 mod orders;
 mod products;
+mod races;
 mod reports;
 mod reservations;
 mod sessions;

@@ -33,6 +33,17 @@ async fn a_hold_takes_what_is_available_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_product_that_was_deleted_has_nothing_to_hold() {
+    let client = client();
+    client.stock_product("p1", "1", 5).await;
+    reserve(&client, &[("p1", 1)]).await;
+    client.delete("/v1/products/p1").await.no_content();
+    let body = json!({ "geo_zone": "msk", "lines": lines(&[("p1", 1)]) });
+    let problem = client.post("/v1/reservations", body).await.problem(409, "out_of_stock");
+    assert_eq!(problem["shortages"], json!([{ "product_id": "p1", "requested": 1, "available": 0 }]));
+}
+
+#[tokio::test]
 async fn a_confirmed_hold_leaves_and_cannot_be_released() {
     let client = client();
     client.stock_product("p1", "1", 5).await;

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mw_http::ServerSettings;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::client::money;
-use crate::wire::{GET_CART, GET_HEALTH, PATIENCE, PUT_LINE, serve};
+use crate::client::{PATIENCE, money};
+use crate::wire::{GET_CART, GET_HEALTH, PUT_LINE, serve};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_on_one_connection() {
@@ -48,7 +49,7 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
     });
     assert_eq!(silent.rest().await, "");
     assert!(timeout(PATIENCE, trickling).await.unwrap().unwrap());
-    running.until("mw_http_connections 0").await;
+    running.client.until("mw_http_connections 0").await;
 }
 
 #[tokio::test]
@@ -99,6 +100,17 @@ async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all(
 }
 
 #[tokio::test]
+async fn a_body_said_to_be_too_large_is_refused_although_it_never_comes() {
+    let running = serve(ServerSettings::default()).await;
+    let mut wire = running.connect().await;
+    wire.send(&format!("{PUT_LINE}content-length: {}\r\n\r\n{{\"quan", 1024 * 1024 + 1)).await;
+    let soon = ServerSettings::default().body_timeout / 2;
+    let reply = timeout(soon, wire.reply()).await.expect("the server waits for a body that it will not take");
+    assert_eq!(reply.status, 413);
+    assert!(reply.body.contains("body_too_large"), "{}", reply.body);
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_arrive_is_given_up() {
     let settings = ServerSettings { body_timeout: Duration::from_millis(100), ..ServerSettings::default() };
     let running = serve(settings).await;
@@ -120,20 +132,31 @@ async fn a_client_that_vanishes_leaves_nothing_behind() {
     let running = serve(ServerSettings::default()).await;
     let wire = running.hang(1).await;
     drop(wire);
-    running.until("mw_http_in_flight 0").await;
-    running.until("mw_http_connections 0").await;
+    running.client.until("mw_http_in_flight 0").await;
+    running.client.until("mw_http_connections 0").await;
 }
 
 #[tokio::test]
 async fn a_connection_beyond_the_limit_is_told_so_while_all_are_busy() {
     let running = serve(ServerSettings { max_connections: 2, ..ServerSettings::default() }).await;
     let mut busy = running.hang(2).await;
-    let mut third = running.connect().await;
-    third.send(GET_HEALTH).await;
-    let reply = third.reply().await;
-    assert_eq!(reply.status, 503);
-    assert!(reply.head.contains("retry-after: 1") && reply.body.contains("overloaded"), "{}", reply.body);
-    assert_eq!(third.rest().await, "");
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let mut refused = running.connect().await;
+        refused.send(GET_HEALTH).await;
+        let reply = refused.reply().await;
+        assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
+        let problem: Value = serde_json::from_str(&reply.body).unwrap();
+        assert_eq!((&problem["code"], &problem["status"]), (&json!("overloaded"), &json!(503)));
+        assert_eq!(problem["request_id"], reply.header("x-request-id"));
+        ids.push(reply.header("x-request-id").to_owned());
+        assert_eq!(refused.rest().await, "");
+    }
+    assert!(
+        ids.iter().all(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        "{ids:?}"
+    );
+    assert_ne!(ids[0], ids[1]);
     running.client.store.heal();
     for wire in &mut busy {
         assert_eq!(wire.reply().await.status, 200);
@@ -147,7 +170,7 @@ async fn idle_connections_make_room_for_those_who_ask() {
     for _ in 0..300 {
         idle.push(running.connect().await);
     }
-    running.until("mw_http_connections 300").await;
+    running.client.until("mw_http_connections 300").await;
     for _ in 0..3 {
         let mut wire = running.connect().await;
         wire.send(GET_HEALTH).await;
@@ -181,6 +204,23 @@ async fn stopping_does_not_wait_for_ever() {
     running.stop.send(()).unwrap();
     assert!(!timeout(PATIENCE, running.server).await.unwrap().unwrap());
     assert_eq!(busy.rest().await, "");
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_the_rest_of_a_head() {
+    let minute = Duration::from_mins(1);
+    let settings =
+        ServerSettings { header_timeout: minute, shutdown_grace: minute, ..ServerSettings::default() };
+    let running = serve(settings).await;
+    let mut half = running.connect().await;
+    half.send("GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\nx-more: ").await;
+    // What is answered on a later connection was read after the half.
+    let mut later = running.connect().await;
+    later.send(GET_HEALTH).await;
+    assert_eq!(later.reply().await.status, 200);
+    running.stop.send(()).unwrap();
+    assert!(timeout(minute / 6, running.server).await.expect("the stop waits for a head").unwrap());
+    assert_eq!(half.rest().await, "");
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! A server on a socket, and a client that writes to it what it likes.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use mw_http::{Server, ServerSettings, Tokens};
 use mw_testkit::{Calls, Fault};
@@ -11,15 +10,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::client::{Client, client_with};
+use crate::client::{Client, PATIENCE, client_with};
 
 pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
 /// The head of a change to a cart, but for the length of its body.
 pub(crate) const PUT_LINE: &str =
     "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
-/// Long enough for a busy machine; what is awaited comes much earlier.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Running {
     pub(crate) client: Client,
@@ -51,18 +48,8 @@ impl Running {
             wire.send(GET_CART).await;
             hanging.push(wire);
         }
-        self.until(&format!("mw_http_in_flight {connections}")).await;
+        self.client.until(&format!("mw_http_in_flight {connections}")).await;
         hanging
-    }
-
-    /// Waits until the metrics say so.
-    pub(crate) async fn until(&self, line: &str) {
-        let said = async {
-            while !self.client.get("/metrics").await.text.lines().any(|known| known == line) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
     }
 }
 
@@ -76,6 +63,17 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+}
+
+impl Reply {
+    /// In lower case; empty where it is not there.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        header(&self.head, name)
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> &'a str {
+    head.lines().filter_map(|line| line.split_once(": ")).find(|line| line.0 == name).unwrap_or_default().1
 }
 
 impl Wire {
@@ -102,8 +100,7 @@ impl Wire {
             assert!(self.fill().await, "closed without an answer");
         };
         let head = String::from_utf8(self.unread.drain(..end).collect()).unwrap().to_lowercase();
-        let length = head.split("content-length: ").nth(1).map_or("0", |rest| rest.lines().next().unwrap());
-        let length: usize = length.parse().unwrap();
+        let length = header(&head, "content-length").parse().unwrap_or(0);
         while self.unread.len() < length {
             assert!(self.fill().await, "closed within an answer");
         }
