@@ -28,6 +28,8 @@ pub(crate) struct Tx {
     tables: Tables,
     pending: Vec<Pending>,
     undo: Vec<Undo>,
+    /// How many writes can no longer be undone.
+    kept: usize,
     /// How many groups were ever committed.
     groups: u64,
     /// What is due next, as far as this group knows.
@@ -44,26 +46,31 @@ pub(crate) struct Due {
 impl Tx {
     pub(crate) fn new(db: Database, tables: Tables, groups: u64, due: Due) -> Self {
         let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
-        Self { db, tables, pending, undo: Vec::new(), groups, due }
+        Self { db, tables, pending, undo: Vec::new(), kept: 0, groups, due }
     }
 
     /// Runs a command, or a part of one; where it fails, it is as if it had not run.
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let (due, mark) = (self.due, self.undo.len());
+        let (due, mark) = (self.due, self.kept + self.undo.len());
         let result = command(self);
         if result.is_err() {
-            self.undo_to(mark);
+            self.undo_to(mark.saturating_sub(self.kept));
             // A lower bound may only rise with the command that settled what was due.
             self.due = Due { hold: self.due.hold.min(due.hold), payment: self.due.payment.min(due.payment) };
         }
-        if mark == 0 {
-            self.undo.clear();
-        }
+        result
+    }
+
+    /// Runs a whole command.
+    pub(crate) fn run<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let result = self.attempt(command);
+        self.keep();
         result
     }
 
     /// What the running command has written so far stays, also if the rest of it is refused.
     pub(crate) fn keep(&mut self) {
+        self.kept += self.undo.len();
         self.undo.clear();
     }
 
@@ -227,12 +234,12 @@ mod tests {
         let mut tx = tx(folder.path());
         put(&mut tx, &[("a", "1")]);
         tx.commit().unwrap();
-        tx.attempt(|tx| {
+        tx.run(|tx| {
             put(tx, &[("b", "1")]);
             Ok(())
         })
         .unwrap();
-        let refused: Result<()> = tx.attempt(|tx| {
+        let refused: Result<()> = tx.run(|tx| {
             put(tx, &[("kept", "1")]);
             tx.keep();
             put(tx, &[("a", "2"), ("b", "2"), ("b", "3"), ("c", "2")]);
@@ -248,7 +255,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tx = tx(folder.path());
         let whole = |tx: &mut Tx, outcome: Result<()>| {
-            tx.attempt(|tx| {
+            tx.run(|tx| {
                 put(tx, &[("a", "1")]);
                 let part: Result<()> = tx.attempt(|tx| {
                     put(tx, &[("a", "2"), ("b", "2")]);

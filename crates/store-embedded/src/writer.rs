@@ -44,7 +44,7 @@ where
 {
     fn run(self: Box<Self>, group: &mut Tx) -> Answer {
         let Self { run, reply } = *self;
-        let result = group.attempt(run);
+        let result = group.run(run);
         Box::new(move |committed| {
             let result = result.and_then(|value| committed.clone().map(|()| value));
             // The caller may have gone; the effect stands all the same.
