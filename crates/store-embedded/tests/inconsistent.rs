@@ -2,38 +2,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
-use std::collections::BTreeMap;
-
 use mw_domain::{
-    Category, Currency, Demand, GeoZone, Level, Money, Order, OrderId, OrderLine, OrderStatus, Product,
-    ProductId, Reservation, ReservationId, ReservationStatus, Timestamp, UserId, ZoneStock,
+    Currency, Demand, GeoZone, Level, Money, Order, OrderId, OrderLine, OrderStatus, Product, Reservation,
+    ReservationId, ReservationStatus, Timestamp, UserId, ZoneStock,
 };
 use mw_store::records::{Checkpoint, Record, Records};
 use mw_store::stock::{Reserve, Stock};
 use mw_store::{Freshness, Orders};
 use mw_store_embedded::{EmbeddedStore, Options};
+use mw_testkit::builders::product;
 use uuid::Uuid;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_790_000_000_000).plus_seconds(seconds)
 }
 
-fn product() -> Product {
-    Product {
-        product_id: ProductId::parse("p").unwrap(),
-        name: "Phone".into(),
-        category: Category::parse("phones").unwrap(),
-        price: Money::from_minor(100),
-        description: String::new(),
-        attributes: BTreeMap::new(),
-        created_at: at(0),
-        updated_at: at(0),
-    }
+fn phone() -> Product {
+    product("p").made_at(at(0)).build()
 }
 
 /// A hold and an unpaid order of units that no figure has reserved.
 fn unexplained() -> Vec<Record> {
-    let (product_id, geo_zone) = (product().product_id, GeoZone::parse("z").unwrap());
+    let (product_id, geo_zone) = (phone().product_id, GeoZone::parse("z").unwrap());
     let stock = ZoneStock {
         product_id: product_id.clone(),
         geo_zone: geo_zone.clone(),
@@ -69,7 +59,7 @@ fn unexplained() -> Vec<Record> {
     };
     let events = vec![order.created_event()];
     vec![
-        Record::Product(product()),
+        Record::Product(phone()),
         Record::Stock { stock, ledger: Vec::new() },
         Record::Reservation(reservation),
         Record::Order { order, events },
@@ -92,14 +82,13 @@ async fn a_hold_that_no_figure_explains_does_not_stop_the_sale() {
     let reserve = Reserve {
         reservation_id: ReservationId::new(Uuid::from_u128(3)),
         geo_zone: GeoZone::parse("z").unwrap(),
-        lines: vec![Demand { product_id: product().product_id, quantity: 5 }],
+        lines: vec![Demand { product_id: phone().product_id, quantity: 5 }],
         expires_at: at(20),
         now: at(12),
         once: None,
     };
     let zone = reserve.geo_zone.clone();
     store.reserve(reserve).await.unwrap();
-    let stock =
-        store.zone_stock(&product().product_id, &zone, Freshness::Full, at(13)).await.unwrap().unwrap();
+    let stock = store.zone_stock(&phone().product_id, &zone, Freshness::Full, at(13)).await.unwrap().unwrap();
     assert_eq!(stock.level, Level { on_hand: 5, reserved: 5 });
 }

@@ -2,20 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mw_domain::cart::CartLifetime;
 use mw_domain::{
-    CartId, Category, Currency, Demand, GeoZone, MergeMode, Money, Owner, Product, ProductId, ReservationId,
-    SessionId, Timestamp, UserId,
+    CartId, Currency, Demand, GeoZone, MergeMode, Owner, ProductId, ReservationId, SessionId, Timestamp,
+    UserId,
 };
 use mw_store::carts::{Carts, Merge, SetLine};
 use mw_store::products::{ImportProduct, Products};
 use mw_store::stock::{Reserve, Stock};
 use mw_store::{Freshness, StoreError, Upkeep};
 use mw_store_embedded::{EmbeddedStore, Options};
+use mw_testkit::builders::product;
 use uuid::Uuid;
 
 const LIFETIME: CartLifetime = CartLifetime { user_ms: 1_000_000_000, guest_ms: 1_000_000_000 };
@@ -30,16 +30,7 @@ fn at(ms: i64) -> Timestamp {
 }
 
 async fn stock_up(store: &EmbeddedStore, product_id: &ProductId, zone: &GeoZone, on_hand: u64) {
-    let product = Product {
-        product_id: product_id.clone(),
-        name: "Phone".into(),
-        category: Category::parse("phones").unwrap(),
-        price: Money::from_minor(100),
-        description: String::new(),
-        attributes: BTreeMap::new(),
-        created_at: at(0),
-        updated_at: at(0),
-    };
+    let product = product(product_id.as_str()).made_at(at(0)).build();
     let stock = vec![(zone.clone(), on_hand)];
     let command = ImportProduct { product, stock, op: Uuid::from_u128(1), now: at(0), once: None };
     store.import_product(command).await.unwrap();

@@ -1,6 +1,6 @@
 //! Reading a body into memory, within its limit and its time.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -26,38 +26,41 @@ pub(crate) struct BodyLimits {
 impl BodyLimits {
     pub(crate) async fn read(self, request: Request) -> Result<Bytes, Problem> {
         let (parts, body) = request.into_parts();
-        match tokio::time::timeout(self.timeout, self.collect(&parts.headers, body)).await {
-            Ok(read) => read,
-            Err(_elapsed) => Err(Problem::new(Code::InvalidJson, "the body did not arrive in time")),
-        }
-    }
-
-    async fn collect(self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
-        let declared =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         let mut body = pin!(body);
+        let declared =
+            parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if declared.is_some_and(|length| length > self.bytes) {
             // A client that waits for "100 Continue" has sent nothing yet.
-            if !headers.contains_key(EXPECT) {
+            if !parts.headers.contains_key(EXPECT) {
                 drain(body).await;
             }
             return Err(self.too_large());
         }
-        let Some(first) = next_piece(body.as_mut()).await? else { return Ok(Bytes::new()) };
+        match tokio::time::timeout(self.timeout, self.collect(body.as_mut())).await {
+            Ok(Ok(Some(whole))) => Ok(whole),
+            Ok(Ok(None)) => {
+                drain(body).await;
+                Err(self.too_large())
+            }
+            Ok(Err(problem)) => Err(problem),
+            Err(_elapsed) => Err(Problem::new(Code::InvalidJson, "the body did not arrive in time")),
+        }
+    }
+
+    /// `None` where there is more than the limit.
+    async fn collect(self, mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
+        let Some(first) = next_piece(body.as_mut()).await? else { return Ok(Some(Bytes::new())) };
         if first.len() <= self.bytes && body.is_end_stream() {
-            return Ok(first);
+            return Ok(Some(first));
         }
         let mut whole = BytesMut::from(first);
-        loop {
-            if whole.len() > self.bytes {
-                drain(body).await;
-                return Err(self.too_large());
-            }
+        while whole.len() <= self.bytes {
             match next_piece(body.as_mut()).await? {
                 Some(piece) => whole.extend_from_slice(&piece),
-                None => return Ok(whole.freeze()),
+                None => return Ok(Some(whole.freeze())),
             }
         }
+        Ok(None)
     }
 
     pub(crate) fn too_large(self) -> Problem {
@@ -65,7 +68,7 @@ impl BodyLimits {
     }
 }
 
-async fn next_piece(mut body: std::pin::Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
+async fn next_piece(mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
     loop {
         match body.as_mut().frame().await {
             None => return Ok(None),
@@ -80,7 +83,7 @@ async fn next_piece(mut body: std::pin::Pin<&mut Body>) -> Result<Option<Bytes>,
     }
 }
 
-async fn drain(mut body: std::pin::Pin<&mut Body>) {
+async fn drain(mut body: Pin<&mut Body>) {
     let some = async {
         let mut drained = 0;
         while let Ok(Some(piece)) = next_piece(body.as_mut()).await {

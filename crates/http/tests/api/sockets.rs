@@ -119,6 +119,9 @@ async fn a_body_that_does_not_arrive_is_given_up() {
     let reply = wire.reply().await;
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains("invalid_json"), "{}", reply.body);
+    let mut too_large = running.connect().await;
+    too_large.send(&format!("{PUT_LINE}content-length: 9999999\r\n\r\n{{\"quan")).await;
+    assert_eq!(too_large.reply().await.status, 413, "how large it is was known before the time ran out");
     let mut import = running.connect().await;
     import
         .send("POST /v1/products/import HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\ncontent-length: 9\r\n\r\n{")
