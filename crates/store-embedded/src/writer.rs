@@ -231,3 +231,81 @@ impl Loop {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::Table;
+    use crate::view::Look;
+
+    fn start(folder: &std::path::Path, queue_max: usize) -> Writer {
+        let due = Due { hold: Timestamp::MAX, payment: Timestamp::MAX };
+        let db = Database::builder(folder).open().unwrap();
+        let tables = Tables::open(&db, 1 << 20).unwrap();
+        let progress = Arc::new(Progress::new(due, Arc::default()));
+        let space = FreeSpace::new(folder.to_owned(), 0);
+        Writer::start(db, tables, (0, due), progress, space, queue_max).unwrap()
+    }
+
+    #[tokio::test]
+    async fn commands_see_those_before_them_in_every_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = Arc::new(start(folder.path(), 64));
+        let mut counting = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let writer = Arc::clone(&writer);
+            counting.spawn(async move {
+                for _ in 0..40 {
+                    let count = |tx: &mut Tx| {
+                        let row = tx.get(Table::Meta, b"count")?;
+                        let count = row.map_or(0, |row| u64::from_be_bytes(row.as_ref().try_into().unwrap()));
+                        tx.put(Table::Meta, b"count".to_vec(), (count + 1).to_be_bytes().to_vec());
+                        Ok(())
+                    };
+                    writer.write(count).await.unwrap();
+                }
+            });
+        }
+        counting.join_all().await;
+        let last = writer.write(|tx| tx.get(Table::Meta, b"count")).await.unwrap().unwrap();
+        assert_eq!(u64::from_be_bytes(last.as_ref().try_into().unwrap()), 2_000);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = Arc::new(start(folder.path(), 1));
+        let (entered, is_busy) = oneshot::channel();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let busy = Arc::clone(&writer);
+        let first = tokio::spawn(async move {
+            busy.write(move |_| {
+                entered.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            })
+            .await
+        });
+        is_busy.await.unwrap();
+        let mut second = Box::pin(writer.write(|_| Ok(())));
+        assert!(
+            std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx).is_pending())).await
+        );
+        assert_eq!(writer.write(|_| Ok(())).await, Err(StoreError::Overloaded));
+        release.send(()).unwrap();
+        assert_eq!((first.await.unwrap(), second.await), (Ok(()), Ok(())));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_panics_leaves_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = start(folder.path(), 64);
+        let broken = writer.write::<()>(|_| panic!("a bug")).await;
+        assert!(matches!(broken, Err(StoreError::Ambiguous(_))), "{broken:?}");
+        while writer.is_running() {
+            tokio::task::yield_now().await;
+        }
+        let later = writer.write(|_| Ok(())).await;
+        assert!(matches!(later, Err(StoreError::Unavailable(_))), "{later:?}");
+    }
+}
