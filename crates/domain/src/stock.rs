@@ -56,8 +56,6 @@ pub enum Cause {
     Release,
     /// Units that had left came back: a paid order cancelled, or a delivery returned.
     Return,
-    /// The sum of older movements, or what an import brought.
-    Carried,
 }
 
 /// One line of the ledger; the figures are the sum of all lines.
@@ -80,7 +78,7 @@ impl Cause {
             Self::Take => Delta { on_hand: -units, reserved: -units },
             Self::Release => Delta { on_hand: 0, reserved: -units },
             Self::Return => Delta { on_hand: units, reserved: 0 },
-            Self::Set | Self::Adjust | Self::Carried => Delta::default(),
+            Self::Set | Self::Adjust => Delta::default(),
         }
     }
 }

@@ -65,10 +65,6 @@ impl Timestamp {
         self.0.div_euclid(HOUR_MS)
     }
 
-    pub const fn from_hour(hour: i64) -> Self {
-        Self(hour.saturating_mul(HOUR_MS))
-    }
-
     /// Reads RFC 3339 with any offset, or a bare date as its midnight in UTC.
     pub fn parse(text: &str) -> Result<Self, InvalidTime> {
         if text.len() == 10 {

@@ -23,9 +23,3 @@ impl PageRequest {
         Self { limit, after: None }
     }
 }
-
-impl<T> Page<T> {
-    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Page<U> {
-        Page { items: self.items.into_iter().map(convert).collect(), next: self.next }
-    }
-}

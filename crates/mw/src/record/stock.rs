@@ -48,7 +48,6 @@ enum CauseForm {
     Take,
     Release,
     Return,
-    Carried,
 }
 form!(Cause as CauseForm);
 

@@ -47,7 +47,6 @@ fn write_movement(writer: &mut Writer, movement: &Movement) {
         Cause::Take => 3,
         Cause::Release => 4,
         Cause::Return => 5,
-        Cause::Carried => 6,
     });
     writer.signed(movement.delta.on_hand);
     writer.signed(movement.delta.reserved);
@@ -65,7 +64,6 @@ fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
             3 => Cause::Take,
             4 => Cause::Release,
             5 => Cause::Return,
-            6 => Cause::Carried,
             _ => return Err(reader.damaged()),
         },
         delta: Delta { on_hand: reader.signed()?, reserved: reader.signed()? },
