@@ -7,7 +7,6 @@ use mw_domain::{OrderId, OrderStatus, Timestamp};
 use mw_store::Result;
 use mw_store::stock::{Audit, Drift};
 
-use crate::codec;
 use crate::keys;
 use crate::orders;
 use crate::stock::{self, HeldUnits, due};
@@ -22,7 +21,7 @@ pub(crate) fn run(look: &dyn Look, progress: &(dyn for<'a> Fn(u64) + Send + Sync
     let mut audit = Audit::default();
     look.scan(Table::Stock, &Span::prefix(Vec::new()), false, &mut |key, value| {
         let (product_id, geo_zone) = keys::read_stock(key)?;
-        let (recorded, _) = codec::stock::decode_level(value)?;
+        let (recorded, _) = mw_codec::stock::decode_level(value)?;
         let (ledger, movements) = sum_ledger(look, keys::ledger(&product_id, &geo_zone))?;
         let held = held.remove(key).unwrap_or_default();
         audit.figures += 1;
@@ -57,7 +56,7 @@ pub(crate) fn run(look: &dyn Look, progress: &(dyn for<'a> Fn(u64) + Send + Sync
 fn sum_ledger(look: &dyn Look, prefix: Vec<u8>) -> Result<(Delta, u64)> {
     let (mut sum, mut movements) = (Delta::default(), 0);
     look.scan(Table::Ledger, &Span::prefix(prefix), false, &mut |_, value| {
-        let delta = codec::stock::decode_movement(value)?.delta;
+        let delta = mw_codec::stock::decode_movement(value)?.delta;
         sum.on_hand += delta.on_hand;
         sum.reserved += delta.reserved;
         movements += 1;

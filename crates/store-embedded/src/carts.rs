@@ -8,7 +8,6 @@ use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine};
 use mw_store::{Done, Page, PageRequest, Position, Refusal, Result};
 
 use crate::EmbeddedStore;
-use crate::codec;
 use crate::keys::{self, Activity};
 use crate::once;
 use crate::tables::Table;
@@ -56,7 +55,7 @@ impl Carts for EmbeddedStore {
         let view = self.view();
         let list = List::of(keys::closed_carts(owner), |tail| tail.len() == keys::TIME_ID_LEN);
         let mut found = page(&view, Table::ClosedCarts, &list, &request, &mut |_, value| {
-            Ok(Some(codec::carts::decode(value)?).filter(|cart| !cart.is_expired(now)))
+            Ok(Some(mw_codec::carts::decode(value)?).filter(|cart| !cart.is_expired(now)))
         })?;
         if let Some(active) = read_active(&view, owner, now)? {
             insert_active(&mut found, active, &request);
@@ -73,7 +72,7 @@ impl Carts for EmbeddedStore {
         let list = List::of(keys::cart_changes(owner), keys::is_change_position);
         let oldest = now.minus_seconds(CART_HISTORY_DAYS * 86_400);
         page(&self.view(), Table::CartChanges, &list, &request, &mut |_, value| {
-            Ok(Some(codec::carts::decode_change(value)?).filter(|change| change.at > oldest))
+            Ok(Some(mw_codec::carts::decode_change(value)?).filter(|change| change.at > oldest))
         })
     }
 
@@ -107,7 +106,7 @@ pub(crate) fn read_active(look: &dyn Look, owner: &Owner, now: Timestamp) -> Res
     let Some(row) = look.get(Table::Carts, &keys::active_cart(owner))? else {
         return Ok(None);
     };
-    let cart = codec::carts::decode(&row)?;
+    let cart = mw_codec::carts::decode(&row)?;
     Ok(Some(cart).filter(|cart| !cart.is_expired(now)))
 }
 
@@ -123,7 +122,7 @@ fn read_indexed(look: &dyn Look, key: &[u8], now: Timestamp) -> Result<Option<Ca
                 &Span::prefix(keys::closed_carts(&owner)),
                 false,
                 &mut |_, value| {
-                    let cart = codec::carts::decode(value)?;
+                    let cart = mw_codec::carts::decode(value)?;
                     Ok(if cart.cart_id == cart_id {
                         found = Some(cart);
                         std::ops::ControlFlow::Break(())
@@ -219,7 +218,7 @@ pub(crate) fn save_active(tx: &mut Tx, before: Option<&Cart>, cart: &Cart) {
         }
         tx.put(Table::CartActivity, place, Vec::new());
     }
-    tx.put(Table::Carts, keys::active_cart(&cart.owner), codec::carts::encode(cart));
+    tx.put(Table::Carts, keys::active_cart(&cart.owner), mw_codec::carts::encode(cart));
 }
 
 /// Moves a cart that is no longer active to the closed ones.
@@ -233,7 +232,7 @@ pub(crate) fn save_closed(tx: &mut Tx, cart: &Cart) {
     if cart.status == CartStatus::Abandoned && cart.merged_into.is_none() {
         tx.put(Table::CartActivity, keys::activity(Activity::Abandoned, cart), Vec::new());
     }
-    tx.put(Table::ClosedCarts, keys::closed_cart(cart), codec::carts::encode(cart));
+    tx.put(Table::ClosedCarts, keys::closed_cart(cart), mw_codec::carts::encode(cart));
 }
 
 pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
@@ -241,7 +240,7 @@ pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
     tx.put(
         Table::CartChanges,
         keys::cart_change(owner, change),
-        codec::carts::encode_change(change, expires_at),
+        mw_codec::carts::encode_change(change, expires_at),
     );
 }
 
@@ -277,7 +276,7 @@ pub(crate) fn clean(
         if read_indexed(tx, &key, now)?.is_none() {
             let (half, _, owner, cart_id) = keys::read_activity(&key)?;
             let expired = tx.get(Table::Carts, &keys::active_cart(&owner))?;
-            let expired = expired.map(|row| codec::carts::decode(&row)).transpose()?;
+            let expired = expired.map(|row| mw_codec::carts::decode(&row)).transpose()?;
             if half == Activity::Active && expired.is_some_and(|cart| cart.cart_id == cart_id) {
                 tx.remove(Table::Carts, keys::active_cart(&owner));
             }

@@ -3,14 +3,13 @@
 //! Text ends with a zero byte where something follows it; no id or category contains one. Numbers are big-endian with
 //! the sign bit flipped, so that bytes sort as numbers do; what is listed newest first is stored inverted.
 
+use mw_codec::Damaged;
 use mw_domain::stock::Cause;
 use mw_domain::{
     Cart, CartChange, CartId, Category, Date, GeoZone, Money, OrderId, Owner, ProductId, ReservationId,
     SessionId, Timestamp, UserId,
 };
 use uuid::Uuid;
-
-use crate::codec::Damaged;
 
 pub(crate) type Key = Vec<u8>;
 

@@ -6,7 +6,6 @@
 
 mod audit;
 mod carts;
-mod codec;
 mod keys;
 mod once;
 mod open;

@@ -1,10 +1,10 @@
 //! Doing a keyed command once: the key and what it remembers are written together with the effect.
 
+use mw_codec::Damaged;
 use mw_domain::{Order, Timestamp};
 use mw_store::once::Outcome;
 use mw_store::{Done, Once, Refusal, Result, StoreError};
 
-use crate::codec::{self, Damaged};
 use crate::tables::Table;
 use crate::tx::Tx;
 use crate::view::Look;
@@ -29,7 +29,7 @@ pub(crate) fn run<T: Answer>(
     };
     let key = once.key.as_str().as_bytes().to_vec();
     if let Some(row) = tx.get(Table::Remembered, &key)? {
-        let known = codec::once::decode(&row)?;
+        let known = mw_codec::once::decode(&row)?;
         if now < known.once.keep_until {
             if known.once.fingerprint != once.fingerprint {
                 return Err(Refusal::KeyReused.into());
@@ -39,7 +39,7 @@ pub(crate) fn run<T: Answer>(
         }
     }
     let value = command(tx)?;
-    tx.put(Table::Remembered, key, codec::once::encode(&once, &value.remember()));
+    tx.put(Table::Remembered, key, mw_codec::once::encode(&once, &value.remember()));
     Ok(Done::first(value))
 }
 

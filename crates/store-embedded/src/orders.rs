@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use async_trait::async_trait;
+use mw_codec::orders::Sums;
 use mw_domain::limits::InvalidField;
 use mw_domain::order::{Step, total};
 use mw_domain::stock::Cause;
@@ -15,8 +16,6 @@ use mw_domain::{
 use mw_store::orders::{Basket, Orders, PlaceOrder, Sales, SetStatus};
 use mw_store::{Done, Page, PageRequest, Refusal, Result, StoreError};
 
-use crate::codec;
-use crate::codec::orders::Sums;
 use crate::keys::{self, OrderList};
 use crate::once::{self, Placed};
 use crate::stock::Unknown;
@@ -90,7 +89,7 @@ impl Orders for EmbeddedStore {
 
 pub(crate) fn read(look: &dyn Look, order_id: OrderId) -> Result<Option<Order>> {
     let row = look.get(Table::Orders, &keys::order(order_id))?;
-    Ok(row.map(|row| codec::orders::decode_order(&row)).transpose()?)
+    Ok(row.map(|row| mw_codec::orders::decode_order(&row)).transpose()?)
 }
 
 pub(crate) fn read_with_events(
@@ -98,7 +97,7 @@ pub(crate) fn read_with_events(
     order_id: OrderId,
 ) -> Result<Option<(Order, Vec<OrderEvent>)>> {
     let row = look.get(Table::Orders, &keys::order(order_id))?;
-    Ok(row.map(|row| codec::orders::decode(&row)).transpose()?)
+    Ok(row.map(|row| mw_codec::orders::decode(&row)).transpose()?)
 }
 
 pub(crate) const fn list_table(list: OrderList<'_>) -> Table {
@@ -203,7 +202,7 @@ pub(crate) fn save_new(tx: &mut Tx, order: &Order, events: &[OrderEvent]) {
         tx.put(Table::PaymentsDue, keys::due(order.pay_by, order.order_id.as_bytes()), Vec::new());
         tx.due.payment = tx.due.payment.min(order.pay_by);
     }
-    tx.put(Table::Orders, keys::order(order.order_id), codec::orders::encode(order, events));
+    tx.put(Table::Orders, keys::order(order.order_id), mw_codec::orders::encode(order, events));
 }
 
 fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
@@ -227,7 +226,7 @@ fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
     let was_sale = order.status.is_sale();
     events.push(order.advance(to, note, now));
     count_sale(tx, &order, was_sale, to.is_sale())?;
-    tx.put(Table::Orders, keys::order(order_id), codec::orders::encode(&order, &events));
+    tx.put(Table::Orders, keys::order(order_id), mw_codec::orders::encode(&order, &events));
     Ok(order)
 }
 
@@ -238,7 +237,7 @@ pub(crate) fn count_sale(tx: &mut Tx, order: &Order, was_sale: bool, is_sale: bo
     }
     let key = keys::sales(order.created_at.date(), &order.geo_zone);
     let row = tx.get(Table::Sales, &key)?;
-    let mut sums = row.map(|row| codec::orders::decode_sums(&row)).transpose()?.unwrap_or_default();
+    let mut sums = row.map(|row| mw_codec::orders::decode_sums(&row)).transpose()?.unwrap_or_default();
     if is_sale {
         sums.orders += 1;
         sums.units += order.units();
@@ -248,7 +247,7 @@ pub(crate) fn count_sale(tx: &mut Tx, order: &Order, was_sale: bool, is_sale: bo
         sums.units = sums.units.saturating_sub(order.units());
         sums.revenue = sums.revenue.saturating_sub(order.total);
     }
-    tx.put(Table::Sales, key, codec::orders::encode_sums(sums));
+    tx.put(Table::Sales, key, mw_codec::orders::encode_sums(sums));
     Ok(())
 }
 
@@ -314,7 +313,7 @@ fn add_sums(
     look.scan(Table::Sales, &span, false, &mut |key, value| {
         let (date, zone) = keys::read_sales(key)?;
         if geo_zone.is_none_or(|asked| *asked == zone) {
-            found.insert((date, zone), codec::orders::decode_sums(value)?);
+            found.insert((date, zone), mw_codec::orders::decode_sums(value)?);
         }
         Ok(ControlFlow::Continue(()))
     })

@@ -9,7 +9,6 @@ use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Product
 use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
 
 use crate::EmbeddedStore;
-use crate::codec;
 use crate::keys;
 use crate::once;
 use crate::stock;
@@ -77,7 +76,7 @@ impl Products for EmbeddedStore {
         let prefix = list.prefix.len();
         page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
             let id = key.get(prefix + 8..).and_then(|id| std::str::from_utf8(id).ok());
-            let id = id.and_then(|id| ProductId::parse(id).ok()).ok_or(codec::Damaged("category key"))?;
+            let id = id.and_then(|id| ProductId::parse(id).ok()).ok_or(mw_codec::Damaged("category key"))?;
             let available = match &query.geo_zone {
                 Some(zone) => Some(stock::available(&view, &expired, &id, zone)?),
                 None => None,
@@ -149,13 +148,13 @@ fn category_list(query: &CategoryQuery) -> List {
 
 pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {
     let row = look.get(Table::Products, &keys::product(product_id))?;
-    Ok(row.map(|row| codec::products::decode(&row)).transpose()?)
+    Ok(row.map(|row| mw_codec::products::decode(&row)).transpose()?)
 }
 
 /// Name and price of a product.
 pub(crate) fn read_tag(look: &dyn Look, product_id: &ProductId) -> Result<Option<(String, Money)>> {
     let row = look.get(Table::Products, &keys::product(product_id))?;
-    Ok(row.map(|row| codec::products::decode_tag(&row)).transpose()?)
+    Ok(row.map(|row| mw_codec::products::decode_tag(&row)).transpose()?)
 }
 
 pub(crate) fn exists(look: &dyn Look, product_id: &ProductId) -> Result<bool> {
@@ -188,7 +187,7 @@ pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
             tx.put(Table::ProductsByCategory, place, Vec::new());
         }
     }
-    tx.put(Table::Products, keys::product(&product.product_id), codec::products::encode(product));
+    tx.put(Table::Products, keys::product(&product.product_id), mw_codec::products::encode(product));
 }
 
 fn import(tx: &mut Tx, command: ImportProduct) -> Result<Imported> {

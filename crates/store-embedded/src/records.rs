@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use async_trait::async_trait;
+use mw_codec::Damaged;
 use mw_domain::stock::Movement;
 use mw_domain::{
     Cart, CartStatus, Order, OrderEvent, OrderStatus, Owner, Product, Reservation, Session, SessionId,
@@ -12,7 +13,6 @@ use mw_domain::{
 use mw_store::records::{Checkpoint, Export, Record, Records};
 use mw_store::{Page, PageRequest, Position, Refusal, Result};
 
-use crate::codec::{self, Damaged};
 use crate::keys::{self, Activity, OrderList};
 use crate::tables::Table;
 use crate::tx::Tx;
@@ -120,28 +120,28 @@ impl Export for Exported {
 
 fn read(view: &View, table: Table, key: &[u8], value: &[u8]) -> Result<Record> {
     Ok(match table {
-        Table::Products => Record::Product(codec::products::decode(value)?),
+        Table::Products => Record::Product(mw_codec::products::decode(value)?),
         Table::Stock => read_stock(view, key, value)?,
-        Table::Carts | Table::ClosedCarts => Record::Cart(codec::carts::decode(value)?),
+        Table::Carts | Table::ClosedCarts => Record::Cart(mw_codec::carts::decode(value)?),
         Table::CartChanges => {
-            Record::CartChange { owner: read_owner(key)?, change: codec::carts::decode_change(value)? }
+            Record::CartChange { owner: read_owner(key)?, change: mw_codec::carts::decode_change(value)? }
         }
-        Table::Sessions => Record::Session(codec::sessions::decode(value)?),
-        Table::Reservations => Record::Reservation(codec::stock::decode_reservation(value)?.0),
+        Table::Sessions => Record::Session(mw_codec::sessions::decode(value)?),
+        Table::Reservations => Record::Reservation(mw_codec::stock::decode_reservation(value)?.0),
         Table::Orders => {
-            let (order, events) = codec::orders::decode(value)?;
+            let (order, events) = mw_codec::orders::decode(value)?;
             Record::Order { order, events }
         }
-        _ => Record::Remembered(codec::once::decode(value)?),
+        _ => Record::Remembered(mw_codec::once::decode(value)?),
     })
 }
 
 fn read_stock(view: &View, key: &[u8], value: &[u8]) -> Result<Record> {
     let (product_id, geo_zone) = keys::read_stock(key)?;
-    let (level, updated_at) = codec::stock::decode_level(value)?;
+    let (level, updated_at) = mw_codec::stock::decode_level(value)?;
     let mut ledger = Vec::new();
     view.scan(Table::Ledger, &Span::prefix(keys::ledger(&product_id, &geo_zone)), false, &mut |_, value| {
-        ledger.push(codec::stock::decode_movement(value)?);
+        ledger.push(mw_codec::stock::decode_movement(value)?);
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(Record::Stock { stock: ZoneStock { product_id, geo_zone, level, updated_at }, ledger })
@@ -173,7 +173,7 @@ fn import(tx: &mut Tx, record: Record) -> Result<()> {
         Record::Order { order, events } => import_order(tx, &order, &events),
         Record::Remembered(remembered) => {
             let key = remembered.once.key.as_str().as_bytes().to_vec();
-            tx.put(Table::Remembered, key, codec::once::encode(&remembered.once, &remembered.outcome));
+            tx.put(Table::Remembered, key, mw_codec::once::encode(&remembered.once, &remembered.outcome));
             Ok(())
         }
     }
@@ -199,13 +199,13 @@ fn import_stock(tx: &mut Tx, stock: &ZoneStock, ledger: &[Movement]) -> Result<(
         stock::record(tx, &stock.product_id, &stock.geo_zone, movement);
     }
     let key = keys::stock(&stock.product_id, &stock.geo_zone);
-    tx.put(Table::Stock, key, codec::stock::encode_level(stock.level, stock.updated_at));
+    tx.put(Table::Stock, key, mw_codec::stock::encode_level(stock.level, stock.updated_at));
     Ok(())
 }
 
 fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
     let row = tx.get(Table::Carts, &keys::active_cart(&cart.owner))?;
-    let active = row.map(|row| codec::carts::decode(&row)).transpose()?;
+    let active = row.map(|row| mw_codec::carts::decode(&row)).transpose()?;
     if cart.status == CartStatus::Active {
         carts::save_active(tx, active.as_ref(), cart);
         return Ok(());
@@ -220,7 +220,7 @@ fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
 
 fn import_session(tx: &mut Tx, session: &Session) -> Result<()> {
     let row = tx.get(Table::Sessions, &keys::session(&session.session_id))?;
-    if let Some(before) = row.map(|row| codec::sessions::decode(&row)).transpose()? {
+    if let Some(before) = row.map(|row| mw_codec::sessions::decode(&row)).transpose()? {
         sessions::remove(tx, &before);
     }
     sessions::save(tx, session);
@@ -229,7 +229,7 @@ fn import_session(tx: &mut Tx, session: &Session) -> Result<()> {
 
 fn import_reservation(tx: &mut Tx, reservation: &Reservation) -> Result<()> {
     let row = tx.get(Table::Reservations, &keys::reservation(reservation.reservation_id))?;
-    if let Some((before, _)) = row.map(|row| codec::stock::decode_reservation(&row)).transpose()? {
+    if let Some((before, _)) = row.map(|row| mw_codec::stock::decode_reservation(&row)).transpose()? {
         tx.remove(Table::HoldsDue, keys::due(before.expires_at, before.reservation_id.as_bytes()));
     }
     stock::save_reservation(tx, reservation);

@@ -6,7 +6,6 @@ use mw_store::carts::Merge;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
 use mw_store::{Done, Page, PageRequest, Refusal, Result};
 
-use crate::codec;
 use crate::keys;
 use crate::once;
 use crate::tables::Table;
@@ -111,7 +110,7 @@ fn read(look: &dyn Look, session_id: &SessionId, now: Timestamp) -> Result<Optio
     let Some(row) = look.get(Table::Sessions, &keys::session(session_id))? else {
         return Ok(None);
     };
-    let session = codec::sessions::decode(&row)?;
+    let session = mw_codec::sessions::decode(&row)?;
     Ok(Some(session).filter(|session| !session.is_expired(now)))
 }
 
@@ -125,7 +124,7 @@ fn read_listed(
 ) -> Result<Option<Session>> {
     let id =
         key.get(skip..).and_then(|id| std::str::from_utf8(id).ok()).and_then(|id| SessionId::parse(id).ok());
-    let id = id.ok_or(codec::Damaged("session list key"))?;
+    let id = id.ok_or(mw_codec::Damaged("session list key"))?;
     let session = read(look, &id, now)?;
     // An id may have been used again since: the row counts only for the session that wrote it.
     Ok(session.filter(|session| {
@@ -137,9 +136,9 @@ fn read_listed(
 pub(crate) fn save(tx: &mut Tx, session: &Session) {
     if let Some(user_id) = &session.user_id {
         let key = keys::user_session(user_id, session.created_at, &session.session_id);
-        tx.put(Table::SessionsByUser, key, codec::sessions::encode_until(session.expires_at));
+        tx.put(Table::SessionsByUser, key, mw_codec::sessions::encode_until(session.expires_at));
     }
-    tx.put(Table::Sessions, keys::session(&session.session_id), codec::sessions::encode(session));
+    tx.put(Table::Sessions, keys::session(&session.session_id), mw_codec::sessions::encode(session));
 }
 
 pub(crate) fn remove(tx: &mut Tx, session: &Session) {

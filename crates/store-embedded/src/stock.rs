@@ -17,7 +17,6 @@ use mw_store::stock::{Adjust, Audit, Reserve, SetOnHand, Stock};
 use mw_store::{Done, Freshness, Once, Refusal, Result};
 use uuid::Uuid;
 
-use crate::codec;
 use crate::keys;
 use crate::once;
 use crate::tables::Table;
@@ -164,7 +163,7 @@ pub(crate) fn available(
 }
 
 fn read_zone(expired: &HeldUnits, product_id: ProductId, geo_zone: GeoZone, row: &[u8]) -> Result<ZoneStock> {
-    let (mut level, updated_at) = codec::stock::decode_level(row)?;
+    let (mut level, updated_at) = mw_codec::stock::decode_level(row)?;
     if !expired.is_empty() {
         let ended = expired.get(&keys::stock(&product_id, &geo_zone)).copied().unwrap_or_default();
         level.reserved = level.reserved.saturating_sub(ended);
@@ -176,7 +175,7 @@ fn read_zone(expired: &HeldUnits, product_id: ProductId, geo_zone: GeoZone, row:
 fn zone(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> Result<ZoneStock> {
     let row = look.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
     let (level, updated_at) = match row {
-        Some(row) => codec::stock::decode_level(&row)?,
+        Some(row) => mw_codec::stock::decode_level(&row)?,
         None => (Level::default(), now),
     };
     Ok(ZoneStock { product_id: product_id.clone(), geo_zone: geo_zone.clone(), level, updated_at })
@@ -184,7 +183,7 @@ fn zone(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone, now: Timest
 
 pub(crate) fn level(look: &dyn Look, product_id: &ProductId, geo_zone: &GeoZone) -> Result<Option<Level>> {
     let row = look.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-    Ok(row.map(|row| codec::stock::decode_level(&row)).transpose()?.map(|(level, _)| level))
+    Ok(row.map(|row| mw_codec::stock::decode_level(&row)).transpose()?.map(|(level, _)| level))
 }
 
 fn check_product(look: &dyn Look, product_id: &ProductId) -> Result<()> {
@@ -208,7 +207,7 @@ pub(crate) fn apply(
     };
     stock.level = level;
     stock.updated_at = stock.updated_at.max(movement.at);
-    let value = codec::stock::encode_level(level, stock.updated_at);
+    let value = mw_codec::stock::encode_level(level, stock.updated_at);
     tx.put(Table::Stock, keys::stock(product_id, geo_zone), value);
     record(tx, product_id, geo_zone, movement);
     Ok(stock)
@@ -216,7 +215,7 @@ pub(crate) fn apply(
 
 pub(crate) fn record(tx: &mut Tx, product_id: &ProductId, geo_zone: &GeoZone, movement: &Movement) {
     let key = keys::movement(product_id, geo_zone, movement.at, &movement.op, movement.cause);
-    tx.put(Table::Ledger, key, codec::stock::encode_movement(movement));
+    tx.put(Table::Ledger, key, mw_codec::stock::encode_movement(movement));
 }
 
 /// Sets the units on hand, as a movement by the difference.
@@ -310,7 +309,7 @@ pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation) {
         tx.remove(Table::HoldsDue, due);
         reservation.forgotten_at()
     };
-    let value = codec::stock::encode_reservation(reservation, keep_until);
+    let value = mw_codec::stock::encode_reservation(reservation, keep_until);
     tx.put(Table::Reservations, keys::reservation(reservation.reservation_id), value);
 }
 
@@ -318,14 +317,14 @@ fn read_reservation(look: &dyn Look, id: ReservationId, now: Timestamp) -> Resul
     let Some(row) = look.get(Table::Reservations, &keys::reservation(id))? else {
         return Ok(None);
     };
-    let (reservation, _) = codec::stock::decode_reservation(&row)?;
+    let (reservation, _) = mw_codec::stock::decode_reservation(&row)?;
     Ok((now < reservation.forgotten_at()).then_some(reservation))
 }
 
 /// The open hold behind a row of holds that will end.
 pub(crate) fn held(look: &dyn Look, id: [u8; 16]) -> Result<Option<Reservation>> {
     let row = look.get(Table::Reservations, &id)?;
-    let found = row.map(|row| codec::stock::decode_reservation(&row)).transpose()?;
+    let found = row.map(|row| mw_codec::stock::decode_reservation(&row)).transpose()?;
     Ok(found.map(|(reservation, _)| reservation).filter(|found| found.status == ReservationStatus::Held))
 }
 

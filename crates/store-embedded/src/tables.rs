@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
 use fjall::config::{BlockSizePolicy, HashRatioPolicy, PinningPolicy};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use mw_codec::VERSION;
 
-use crate::codec::VERSION;
-
-/// A table; `keys.rs` has the key of each, `codec` the value.
+/// A table; `keys.rs` has the key of each, `mw-codec` the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Table {
     /// The active cart of an owner.

@@ -12,12 +12,13 @@ enum Uses {
     All,
 }
 
-/// `domain ← store ← store-* ; domain, store ← shop ← http ← mw`. Every crate of the workspace has its row; a `*`
+/// `domain ← store ← codec ← store-* ; domain, store ← shop ← http ← mw`. Every crate of the workspace has its row; a `*`
 /// stands for any ending.
 const LAYERS: &[(&str, Uses)] = &[
     ("mw-domain", Only(&[])),
     ("mw-store", Only(&["mw-domain"])),
-    ("mw-store-*", Only(&["mw-domain", "mw-store"])),
+    ("mw-codec", Only(&["mw-domain", "mw-store"])),
+    ("mw-store-*", Only(&["mw-domain", "mw-store", "mw-codec"])),
     ("mw-shop", Only(&["mw-domain", "mw-store"])),
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
     ("mw-testkit", All),
@@ -127,6 +128,7 @@ pub(super) mod tests {
         let mut packages: Vec<(&str, &str, &[&str])> = [
             "mw-domain",
             "mw-store",
+            "mw-codec",
             "mw-store-embedded",
             "mw-store-other",
             "mw-shop",
@@ -149,6 +151,8 @@ pub(super) mod tests {
         let pairs = [
             ("mw-domain", "mw-store"),
             ("mw-store", "mw-shop"),
+            ("mw-codec", "mw-store-embedded"),
+            ("mw-shop", "mw-codec"),
             ("mw-store-embedded", "mw-shop"),
             ("mw-store-embedded", "mw-store-other"),
             ("mw-shop", "mw-http"),
@@ -168,7 +172,9 @@ pub(super) mod tests {
     fn dependencies_along_the_direction_are_fine() {
         let pairs = [
             ("mw-store", "mw-domain"),
+            ("mw-codec", "mw-store"),
             ("mw-store-other", "mw-store"),
+            ("mw-store-other", "mw-codec"),
             ("mw-shop", "mw-store"),
             ("mw-http", "mw-shop"),
             ("mw", "mw-store-embedded"),

@@ -1,28 +1,27 @@
 //! Stored carts and their line changes.
 
 use mw_domain::{
-    Cart, CartChange, CartId, CartLine, CartStatus, OrderId, Owner, ProductId, SessionId, UserId,
+    Cart, CartChange, CartId, CartLine, CartStatus, OrderId, Owner, ProductId, SessionId, Timestamp, UserId,
 };
 
-use super::{Damaged, Reader, Writer};
-use mw_domain::Timestamp;
+use crate::{Damaged, Reader, Writer};
 
 const LINE_BYTES: usize = 24;
 
-pub(crate) fn encode(cart: &Cart) -> Vec<u8> {
+pub fn encode(cart: &Cart) -> Vec<u8> {
     let mut writer = Writer::expiring(96 + cart.lines.len() * LINE_BYTES, cart.expires_at);
     write(&mut writer, cart);
     writer.done()
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Cart, Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<Cart, Damaged> {
     let (mut reader, _) = Reader::expiring(bytes, "cart")?;
     let cart = read(&mut reader)?;
     reader.end()?;
     Ok(cart)
 }
 
-pub(crate) fn write_owner(writer: &mut Writer, owner: &Owner) {
+pub fn write_owner(writer: &mut Writer, owner: &Owner) {
     writer.byte(match owner {
         Owner::User(_) => 0,
         Owner::Session(_) => 1,
@@ -30,7 +29,7 @@ pub(crate) fn write_owner(writer: &mut Writer, owner: &Owner) {
     writer.text(owner.id());
 }
 
-pub(crate) fn read_owner(reader: &mut Reader<'_>) -> Result<Owner, Damaged> {
+pub fn read_owner(reader: &mut Reader<'_>) -> Result<Owner, Damaged> {
     match reader.byte()? {
         0 => reader.id(UserId::parse).map(Owner::User),
         1 => reader.id(SessionId::parse).map(Owner::Session),
@@ -38,7 +37,7 @@ pub(crate) fn read_owner(reader: &mut Reader<'_>) -> Result<Owner, Damaged> {
     }
 }
 
-pub(crate) fn write(writer: &mut Writer, cart: &Cart) {
+pub fn write(writer: &mut Writer, cart: &Cart) {
     writer.bytes(cart.cart_id.as_bytes());
     write_owner(writer, &cart.owner);
     writer.byte(match cart.status {
@@ -63,7 +62,7 @@ pub(crate) fn write(writer: &mut Writer, cart: &Cart) {
     }
 }
 
-pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Cart, Damaged> {
+pub fn read(reader: &mut Reader<'_>) -> Result<Cart, Damaged> {
     let cart_id = CartId::from_bytes(reader.array()?);
     let owner = read_owner(reader)?;
     let status = match reader.byte()? {
@@ -99,25 +98,33 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Cart, Damaged> {
     })
 }
 
-pub(crate) fn encode_change(change: &CartChange, expires_at: Timestamp) -> Vec<u8> {
+pub fn encode_change(change: &CartChange, expires_at: Timestamp) -> Vec<u8> {
     let mut writer = Writer::expiring(64, expires_at);
+    write_change(&mut writer, change);
+    writer.done()
+}
+
+pub fn decode_change(bytes: &[u8]) -> Result<CartChange, Damaged> {
+    let (mut reader, _) = Reader::expiring(bytes, "cart change")?;
+    let change = read_change(&mut reader)?;
+    reader.end()?;
+    Ok(change)
+}
+
+pub fn write_change(writer: &mut Writer, change: &CartChange) {
     writer.time(change.at);
     writer.bytes(change.cart_id.as_bytes());
     writer.unsigned(change.version);
     writer.text(change.product_id.as_str());
     writer.unsigned(u64::from(change.quantity));
-    writer.done()
 }
 
-pub(crate) fn decode_change(bytes: &[u8]) -> Result<CartChange, Damaged> {
-    let (mut reader, _) = Reader::expiring(bytes, "cart change")?;
-    let change = CartChange {
+pub fn read_change(reader: &mut Reader<'_>) -> Result<CartChange, Damaged> {
+    Ok(CartChange {
         at: reader.time()?,
         cart_id: CartId::from_bytes(reader.array()?),
         version: reader.unsigned()?,
         product_id: reader.id(ProductId::parse)?,
         quantity: reader.small()?,
-    };
-    reader.end()?;
-    Ok(change)
+    })
 }

@@ -2,14 +2,15 @@
 //!
 //! A value begins with its version. In tables whose rows expire the next eight bytes are the expiry, so that compaction
 //! can drop a row without reading the rest. Numbers are variable-length, text has its length before it. `fixtures/`
-//! holds a value of every version ever released; a test reads each.
+//! holds a value of every version ever released; a test reads each. Every engine that keeps bytes keeps these.
 
-pub(crate) mod carts;
-pub(crate) mod once;
-pub(crate) mod orders;
-pub(crate) mod products;
-pub(crate) mod sessions;
-pub(crate) mod stock;
+pub mod carts;
+pub mod once;
+pub mod orders;
+pub mod products;
+pub mod records;
+pub mod sessions;
+pub mod stock;
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +21,12 @@ use mw_domain::Timestamp;
 use mw_store::StoreError;
 
 /// The version that this release writes.
-pub(crate) const VERSION: u8 = 1;
+pub const VERSION: u8 = 1;
 
 /// Stored bytes that make no sense, and what they were meant to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {0}")]
-pub(crate) struct Damaged(pub(crate) &'static str);
+pub struct Damaged(pub &'static str);
 
 impl From<Damaged> for StoreError {
     fn from(damaged: Damaged) -> Self {
@@ -34,31 +35,32 @@ impl From<Damaged> for StoreError {
 }
 
 /// Writes a value.
-pub(crate) struct Writer(Vec<u8>);
+#[derive(Debug)]
+pub struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(capacity);
         bytes.push(VERSION);
         Self(bytes)
     }
 
     /// A value of a table whose rows expire.
-    pub(crate) fn expiring(capacity: usize, expires_at: Timestamp) -> Self {
+    pub fn expiring(capacity: usize, expires_at: Timestamp) -> Self {
         let mut writer = Self::new(capacity);
         writer.0.extend_from_slice(&expires_at.as_millis().to_be_bytes());
         writer
     }
 
-    pub(crate) fn done(self) -> Vec<u8> {
+    pub fn done(self) -> Vec<u8> {
         self.0
     }
 
-    pub(crate) fn byte(&mut self, byte: u8) {
+    pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    pub(crate) fn unsigned(&mut self, mut number: u64) {
+    pub fn unsigned(&mut self, mut number: u64) {
         loop {
             let [low, ..] = number.to_le_bytes();
             number >>= 7;
@@ -70,35 +72,35 @@ impl Writer {
     }
 
     /// Small numbers of either sign are short.
-    pub(crate) fn signed(&mut self, number: i64) {
+    pub fn signed(&mut self, number: i64) {
         self.unsigned(((number << 1) ^ (number >> 63)).cast_unsigned());
     }
 
-    pub(crate) fn time(&mut self, at: Timestamp) {
+    pub fn time(&mut self, at: Timestamp) {
         self.signed(at.as_millis());
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+    pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    pub(crate) fn text(&mut self, text: &str) {
+    pub fn text(&mut self, text: &str) {
         self.unsigned(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    pub(crate) fn optional<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+    pub fn optional<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
         self.byte(u8::from(value.is_some()));
         if let Some(value) = value {
             write(self, value);
         }
     }
 
-    pub(crate) fn optional_text(&mut self, text: Option<&str>) {
+    pub fn optional_text(&mut self, text: Option<&str>) {
         self.optional(text.as_ref(), |writer, text| writer.text(text));
     }
 
-    pub(crate) fn text_map(&mut self, map: &BTreeMap<String, String>) {
+    pub fn text_map(&mut self, map: &BTreeMap<String, String>) {
         self.unsigned(map.len() as u64);
         for (key, value) in map {
             self.text(key);
@@ -108,14 +110,15 @@ impl Writer {
 }
 
 /// Reads a value. Every step checks that there is something to read.
-pub(crate) struct Reader<'a> {
+#[derive(Debug)]
+pub struct Reader<'a> {
     rest: &'a [u8],
     what: &'static str,
 }
 
 impl<'a> Reader<'a> {
     /// Starts reading a value of the current version; `what` names it if it turns out damaged.
-    pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Result<Self, Damaged> {
+    pub fn new(bytes: &'a [u8], what: &'static str) -> Result<Self, Damaged> {
         match bytes.split_first() {
             Some((&VERSION, rest)) => Ok(Self { rest, what }),
             _ => Err(Damaged(what)),
@@ -123,28 +126,28 @@ impl<'a> Reader<'a> {
     }
 
     /// Starts reading a value of a table whose rows expire.
-    pub(crate) fn expiring(bytes: &'a [u8], what: &'static str) -> Result<(Self, Timestamp), Damaged> {
+    pub fn expiring(bytes: &'a [u8], what: &'static str) -> Result<(Self, Timestamp), Damaged> {
         let mut reader = Self::new(bytes, what)?;
         let expires_at = i64::from_be_bytes(reader.array()?);
         Ok((reader, Timestamp::from_millis(expires_at)))
     }
 
-    pub(crate) const fn damaged(&self) -> Damaged {
+    pub const fn damaged(&self) -> Damaged {
         Damaged(self.what)
     }
 
     /// Everything has been read.
-    pub(crate) fn end(self) -> Result<(), Damaged> {
+    pub fn end(self) -> Result<(), Damaged> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.damaged()) }
     }
 
-    pub(crate) fn byte(&mut self) -> Result<u8, Damaged> {
+    pub fn byte(&mut self) -> Result<u8, Damaged> {
         let (byte, rest) = self.rest.split_first().ok_or(Damaged(self.what))?;
         self.rest = rest;
         Ok(*byte)
     }
 
-    pub(crate) fn unsigned(&mut self) -> Result<u64, Damaged> {
+    pub fn unsigned(&mut self) -> Result<u64, Damaged> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -156,26 +159,26 @@ impl<'a> Reader<'a> {
         Err(self.damaged())
     }
 
-    pub(crate) fn small(&mut self) -> Result<u32, Damaged> {
+    pub fn small(&mut self) -> Result<u32, Damaged> {
         u32::try_from(self.unsigned()?).map_err(|_| self.damaged())
     }
 
-    pub(crate) fn signed(&mut self) -> Result<i64, Damaged> {
+    pub fn signed(&mut self) -> Result<i64, Damaged> {
         let number = self.unsigned()?;
         Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
-    pub(crate) fn time(&mut self) -> Result<Timestamp, Damaged> {
+    pub fn time(&mut self) -> Result<Timestamp, Damaged> {
         self.signed().map(Timestamp::from_millis)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
         let (array, rest) = self.rest.split_first_chunk::<N>().ok_or(Damaged(self.what))?;
         self.rest = rest;
         Ok(*array)
     }
 
-    pub(crate) fn text(&mut self) -> Result<&'a str, Damaged> {
+    pub fn text(&mut self) -> Result<&'a str, Damaged> {
         let len = usize::try_from(self.unsigned()?).map_err(|_| self.damaged())?;
         let (text, rest) = self.rest.split_at_checked(len).ok_or(Damaged(self.what))?;
         self.rest = rest;
@@ -183,12 +186,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A checked id.
-    pub(crate) fn id<T, E>(&mut self, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, Damaged> {
+    pub fn id<T, E>(&mut self, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, Damaged> {
         let text = self.text()?;
         parse(text).map_err(|_| self.damaged())
     }
 
-    pub(crate) fn optional<T>(
+    pub fn optional<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Damaged>,
     ) -> Result<Option<T>, Damaged> {
@@ -199,11 +202,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn optional_text(&mut self) -> Result<Option<String>, Damaged> {
+    pub fn optional_text(&mut self) -> Result<Option<String>, Damaged> {
         self.optional(|reader| reader.text().map(String::from))
     }
 
-    pub(crate) fn list<T>(
+    pub fn list<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, Damaged>,
     ) -> Result<Vec<T>, Damaged> {
@@ -216,7 +219,7 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
-    pub(crate) fn text_map(&mut self) -> Result<BTreeMap<String, String>, Damaged> {
+    pub fn text_map(&mut self) -> Result<BTreeMap<String, String>, Damaged> {
         let pairs = self.list(|reader| Ok((reader.text()?.to_owned(), reader.text()?.to_owned())))?;
         Ok(pairs.into_iter().collect())
     }

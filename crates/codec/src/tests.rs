@@ -15,12 +15,13 @@ use mw_domain::{
 };
 use mw_store::carts::Merged;
 use mw_store::once::{Outcome, Remembered};
+use mw_store::records::Record;
 use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, Once};
 use uuid::Uuid;
 
-use super::orders::Sums;
-use super::{Damaged, Reader, VERSION, Writer, carts, once, orders, products, sessions, stock};
+use crate::orders::Sums;
+use crate::{Damaged, Reader, VERSION, Writer, carts, once, orders, products, records, sessions, stock};
 
 /// What version 1 wrote.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/v1");
@@ -35,6 +36,16 @@ fn uuid(number: u128) -> Uuid {
 
 fn product_id(name: &str) -> ProductId {
     ProductId::parse(name).unwrap()
+}
+
+fn cart_change() -> CartChange {
+    CartChange {
+        at: at(1),
+        cart_id: CartId::new(uuid(1)),
+        version: 2,
+        product_id: product_id("phone"),
+        quantity: 0,
+    }
 }
 
 fn cart() -> Cart {
@@ -142,27 +153,43 @@ fn remembered(outcome: Outcome) -> Remembered {
     Remembered { once: Once { key, fingerprint: Fingerprint([7; 32]), keep_until: at(172_800_000) }, outcome }
 }
 
-fn outcomes() -> Vec<(&'static str, Outcome)> {
-    let merged = Merged {
-        cart: Some(cart()),
-        changes: vec![MergeChange { product_id: product_id("case"), from: 0, to: 4 }],
-    };
-    let zone_stock = ZoneStock {
+fn zone_stock() -> ZoneStock {
+    ZoneStock {
         product_id: product_id("phone"),
         geo_zone: GeoZone::parse("spb").unwrap(),
         level: Level { on_hand: 1_000_000_000, reserved: 3 },
         updated_at: at(4),
+    }
+}
+
+fn outcomes() -> Vec<(&'static str, Outcome)> {
+    let merged = Merged {
+        cart: Some(cart()),
+        changes: vec![MergeChange { product_id: product_id("case"), from: 0, to: 4 }],
     };
     vec![
         ("cart", Outcome::Cart(cart())),
         ("merged", Outcome::Merged(merged)),
         ("session", Outcome::Session(session())),
         ("logged_in", Outcome::LoggedIn(LoggedIn { session: session(), cart: None })),
-        ("stock", Outcome::Stock(zone_stock)),
+        ("stock", Outcome::Stock(zone_stock())),
         ("reservation", Outcome::Reservation(reservation())),
         ("placed", Outcome::Placed(order().order_id)),
         ("order", Outcome::Order(order())),
         ("imported", Outcome::Imported { product_id: product_id("phone"), created: true }),
+    ]
+}
+
+fn every_record() -> Vec<(&'static str, Record)> {
+    vec![
+        ("product", Record::Product(product())),
+        ("stock", Record::Stock { stock: zone_stock(), ledger: vec![movement(), movement()] }),
+        ("cart", Record::Cart(cart())),
+        ("cart_change", Record::CartChange { owner: cart().owner, change: cart_change() }),
+        ("session", Record::Session(session())),
+        ("reservation", Record::Reservation(reservation())),
+        ("order", Record::Order { order: order(), events: events() }),
+        ("remembered", Record::Remembered(remembered(Outcome::Placed(order().order_id)))),
     ]
 }
 
@@ -186,15 +213,8 @@ fn fixture(name: &str, written: &[u8]) -> Vec<u8> {
 #[test]
 fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(carts::decode(&fixture("cart", &carts::encode(&cart()))), Ok(cart()));
-    let change = CartChange {
-        at: at(1),
-        cart_id: CartId::new(uuid(1)),
-        version: 2,
-        product_id: product_id("phone"),
-        quantity: 0,
-    };
-    let bytes = fixture("cart_change", &carts::encode_change(&change, at(99)));
-    assert_eq!(carts::decode_change(&bytes), Ok(change));
+    let bytes = fixture("cart_change", &carts::encode_change(&cart_change(), at(99)));
+    assert_eq!(carts::decode_change(&bytes), Ok(cart_change()));
     assert_eq!(sessions::decode(&fixture("session", &sessions::encode(&session()))), Ok(session()));
     fixture("session_by_user", &sessions::encode_until(at(7)));
     assert_eq!(products::decode(&fixture("product", &products::encode(&product()))), Ok(product()));
@@ -218,6 +238,26 @@ fn every_remembered_outcome_reads_back_from_its_fixture() {
         let bytes =
             fixture(&format!("remembered_{name}"), &once::encode(&remembered.once, &remembered.outcome));
         assert_eq!(once::decode(&bytes), Ok(remembered), "{name}");
+    }
+}
+
+#[test]
+fn every_record_reads_back_from_its_fixture() {
+    for (name, record) in every_record() {
+        let bytes = fixture(&format!("record_{name}"), &records::encode(&record));
+        assert_eq!(records::decode(&bytes), Ok(record), "{name}");
+    }
+}
+
+#[test]
+fn no_cut_or_longer_record_reads_as_whole() {
+    for (name, record) in every_record() {
+        let bytes = records::encode(&record);
+        for len in 0..bytes.len() {
+            assert_eq!(records::decode(&bytes[..len]), Err(Damaged("record")), "{name}: {len}");
+        }
+        let longer = [bytes.as_slice(), &[0]].concat();
+        assert_eq!(records::decode(&longer), Err(Damaged("record")), "{name}");
     }
 }
 

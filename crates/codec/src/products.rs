@@ -2,12 +2,17 @@
 
 use mw_domain::{Category, Money, Product, ProductId};
 
-use super::{Damaged, Reader, Writer};
+use crate::{Damaged, Reader, Writer};
 
 const WHAT: &str = "product";
 
-pub(crate) fn encode(product: &Product) -> Vec<u8> {
+pub fn encode(product: &Product) -> Vec<u8> {
     let mut writer = Writer::new(128 + product.name.len() + product.description.len());
+    write(&mut writer, product);
+    writer.done()
+}
+
+pub fn write(writer: &mut Writer, product: &Product) {
     writer.text(&product.name);
     writer.signed(product.price.as_minor());
     writer.text(product.product_id.as_str());
@@ -16,14 +21,19 @@ pub(crate) fn encode(product: &Product) -> Vec<u8> {
     writer.text_map(&product.attributes);
     writer.time(product.created_at);
     writer.time(product.updated_at);
-    writer.done()
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Product, Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<Product, Damaged> {
     let mut reader = Reader::new(bytes, WHAT)?;
+    let product = read(&mut reader)?;
+    reader.end()?;
+    Ok(product)
+}
+
+pub fn read(reader: &mut Reader<'_>) -> Result<Product, Damaged> {
     let name = reader.text()?.to_owned();
     let price = Money::from_minor(reader.signed()?);
-    let product = Product {
+    Ok(Product {
         product_id: reader.id(ProductId::parse)?,
         name,
         category: reader.id(Category::parse)?,
@@ -32,13 +42,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Product, Damaged> {
         attributes: reader.text_map()?,
         created_at: reader.time()?,
         updated_at: reader.time()?,
-    };
-    reader.end()?;
-    Ok(product)
+    })
 }
 
 /// Name and price only.
-pub(crate) fn decode_tag(bytes: &[u8]) -> Result<(String, Money), Damaged> {
+pub fn decode_tag(bytes: &[u8]) -> Result<(String, Money), Damaged> {
     let mut reader = Reader::new(bytes, WHAT)?;
     Ok((reader.text()?.to_owned(), Money::from_minor(reader.signed()?)))
 }

@@ -2,15 +2,15 @@
 
 use mw_domain::{GeoZone, Session, SessionId, Timestamp, UserId};
 
-use super::{Damaged, Reader, Writer};
+use crate::{Damaged, Reader, Writer};
 
-pub(crate) fn encode(session: &Session) -> Vec<u8> {
+pub fn encode(session: &Session) -> Vec<u8> {
     let mut writer = Writer::expiring(160, session.expires_at);
     write(&mut writer, session);
     writer.done()
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Session, Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<Session, Damaged> {
     let (mut reader, _) = Reader::expiring(bytes, "session")?;
     let session = read(&mut reader)?;
     reader.end()?;
@@ -18,11 +18,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Session, Damaged> {
 }
 
 /// A row that only says until when it counts.
-pub(crate) fn encode_until(expires_at: Timestamp) -> Vec<u8> {
+pub fn encode_until(expires_at: Timestamp) -> Vec<u8> {
     Writer::expiring(9, expires_at).done()
 }
 
-pub(crate) fn write(writer: &mut Writer, session: &Session) {
+pub fn write(writer: &mut Writer, session: &Session) {
     writer.text(session.session_id.as_str());
     writer.optional_text(session.user_id.as_ref().map(UserId::as_str));
     writer.optional_text(session.geo_zone.as_ref().map(GeoZone::as_str));
@@ -35,7 +35,7 @@ pub(crate) fn write(writer: &mut Writer, session: &Session) {
     writer.time(session.expires_at);
 }
 
-pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Session, Damaged> {
+pub fn read(reader: &mut Reader<'_>) -> Result<Session, Damaged> {
     Ok(Session {
         session_id: reader.id(SessionId::parse)?,
         user_id: reader.optional(|reader| reader.id(UserId::parse))?,

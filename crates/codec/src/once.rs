@@ -1,32 +1,41 @@
 //! What idempotency keys remember.
 
 use mw_domain::cart::MergeChange;
-use mw_domain::{GeoZone, IdempotencyKey, Level, OrderId, ProductId, ZoneStock};
+use mw_domain::{IdempotencyKey, OrderId, ProductId, Timestamp};
 use mw_store::carts::Merged;
 use mw_store::once::{Outcome, Remembered};
 use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, Once};
 
-use super::{Damaged, Reader, Writer, carts, orders, sessions, stock};
+use crate::{Damaged, Reader, Writer, carts, orders, sessions, stock};
 
-pub(crate) fn encode(once: &Once, outcome: &Outcome) -> Vec<u8> {
+pub fn encode(once: &Once, outcome: &Outcome) -> Vec<u8> {
     let mut writer = Writer::expiring(96, once.keep_until);
-    writer.text(once.key.as_str());
-    writer.bytes(&once.fingerprint.0);
+    write_key(&mut writer, once);
     write_outcome(&mut writer, outcome);
     writer.done()
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Remembered, Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<Remembered, Damaged> {
     let (mut reader, keep_until) = Reader::expiring(bytes, "idempotency key")?;
-    let key = reader.id(IdempotencyKey::restore)?;
-    let fingerprint = Fingerprint(reader.array()?);
+    let once = read_key(&mut reader, keep_until)?;
     let outcome = read_outcome(&mut reader)?;
     reader.end()?;
-    Ok(Remembered { once: Once { key, fingerprint, keep_until }, outcome })
+    Ok(Remembered { once, outcome })
 }
 
-fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
+/// The key and the fingerprint; until when they are kept is written elsewhere.
+pub fn write_key(writer: &mut Writer, once: &Once) {
+    writer.text(once.key.as_str());
+    writer.bytes(&once.fingerprint.0);
+}
+
+pub fn read_key(reader: &mut Reader<'_>, keep_until: Timestamp) -> Result<Once, Damaged> {
+    let key = reader.id(IdempotencyKey::restore)?;
+    Ok(Once { key, fingerprint: Fingerprint(reader.array()?), keep_until })
+}
+
+pub fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
     match outcome {
         Outcome::Cart(cart) => {
             writer.byte(0);
@@ -51,13 +60,9 @@ fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
             sessions::write(writer, &logged_in.session);
             writer.optional(logged_in.cart.as_ref(), carts::write);
         }
-        Outcome::Stock(stock) => {
+        Outcome::Stock(zone_stock) => {
             writer.byte(4);
-            writer.text(stock.product_id.as_str());
-            writer.text(stock.geo_zone.as_str());
-            writer.unsigned(stock.level.on_hand);
-            writer.unsigned(stock.level.reserved);
-            writer.time(stock.updated_at);
+            stock::write_zone(writer, zone_stock);
         }
         Outcome::Reservation(reservation) => {
             writer.byte(5);
@@ -79,7 +84,7 @@ fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
     }
 }
 
-fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Damaged> {
+pub fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Damaged> {
     Ok(match reader.byte()? {
         0 => Outcome::Cart(carts::read(reader)?),
         1 => Outcome::Merged(Merged {
@@ -97,12 +102,7 @@ fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Damaged> {
             session: sessions::read(reader)?,
             cart: reader.optional(carts::read)?,
         }),
-        4 => Outcome::Stock(ZoneStock {
-            product_id: reader.id(ProductId::parse)?,
-            geo_zone: reader.id(GeoZone::parse)?,
-            level: Level { on_hand: reader.unsigned()?, reserved: reader.unsigned()? },
-            updated_at: reader.time()?,
-        }),
+        4 => Outcome::Stock(stock::read_zone(reader)?),
         5 => Outcome::Reservation(stock::read_reservation(reader)?),
         6 => Outcome::Placed(OrderId::from_bytes(reader.array()?)),
         7 => Outcome::Order(orders::read(reader)?),

@@ -4,31 +4,28 @@ use mw_domain::{
     EventKind, GeoZone, Money, Order, OrderEvent, OrderId, OrderLine, OrderStatus, ProductId, UserId,
 };
 
-use super::{Damaged, Reader, Writer};
+use crate::{Damaged, Reader, Writer};
 
 const WHAT: &str = "order";
 
 /// An order and its events, oldest first: a handful at most, so they live in one row.
-pub(crate) fn encode(order: &Order, events: &[OrderEvent]) -> Vec<u8> {
+pub fn encode(order: &Order, events: &[OrderEvent]) -> Vec<u8> {
     let mut writer = Writer::new(160 + order.lines.len() * 64);
     write(&mut writer, order);
-    writer.unsigned(events.len() as u64);
-    for event in events {
-        write_event(&mut writer, event);
-    }
+    write_events(&mut writer, events);
     writer.done()
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<(Order, Vec<OrderEvent>), Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<(Order, Vec<OrderEvent>), Damaged> {
     let mut reader = Reader::new(bytes, WHAT)?;
     let order = read(&mut reader)?;
-    let events = reader.list(read_event)?;
+    let events = read_events(&mut reader)?;
     reader.end()?;
     Ok((order, events))
 }
 
 /// The order alone.
-pub(crate) fn decode_order(bytes: &[u8]) -> Result<Order, Damaged> {
+pub fn decode_order(bytes: &[u8]) -> Result<Order, Damaged> {
     read(&mut Reader::new(bytes, WHAT)?)
 }
 
@@ -55,7 +52,7 @@ fn read_status(reader: &mut Reader<'_>) -> Result<OrderStatus, Damaged> {
     })
 }
 
-pub(crate) fn write(writer: &mut Writer, order: &Order) {
+pub fn write(writer: &mut Writer, order: &Order) {
     writer.bytes(order.order_id.as_bytes());
     writer.text(order.user_id.as_str());
     writer.byte(status_byte(order.status));
@@ -76,7 +73,7 @@ pub(crate) fn write(writer: &mut Writer, order: &Order) {
     }
 }
 
-pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Order, Damaged> {
+pub fn read(reader: &mut Reader<'_>) -> Result<Order, Damaged> {
     let order_id = OrderId::from_bytes(reader.array()?);
     let user_id = reader.id(UserId::parse)?;
     let status = read_status(reader)?;
@@ -112,6 +109,17 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Order, Damaged> {
     })
 }
 
+pub fn write_events(writer: &mut Writer, events: &[OrderEvent]) {
+    writer.unsigned(events.len() as u64);
+    for event in events {
+        write_event(writer, event);
+    }
+}
+
+pub fn read_events(reader: &mut Reader<'_>) -> Result<Vec<OrderEvent>, Damaged> {
+    reader.list(read_event)
+}
+
 fn write_event(writer: &mut Writer, event: &OrderEvent) {
     writer.time(event.at);
     writer.byte(match event.kind {
@@ -141,13 +149,13 @@ fn read_event(reader: &mut Reader<'_>) -> Result<OrderEvent, Damaged> {
 
 /// Running sums of one zone and day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Sums {
-    pub(crate) orders: u64,
-    pub(crate) units: u64,
-    pub(crate) revenue: Money,
+pub struct Sums {
+    pub orders: u64,
+    pub units: u64,
+    pub revenue: Money,
 }
 
-pub(crate) fn encode_sums(sums: Sums) -> Vec<u8> {
+pub fn encode_sums(sums: Sums) -> Vec<u8> {
     let mut writer = Writer::new(24);
     writer.unsigned(sums.orders);
     writer.unsigned(sums.units);
@@ -155,7 +163,7 @@ pub(crate) fn encode_sums(sums: Sums) -> Vec<u8> {
     writer.done()
 }
 
-pub(crate) fn decode_sums(bytes: &[u8]) -> Result<Sums, Damaged> {
+pub fn decode_sums(bytes: &[u8]) -> Result<Sums, Damaged> {
     let mut reader = Reader::new(bytes, "sales sums")?;
     let sums = Sums {
         orders: reader.unsigned()?,

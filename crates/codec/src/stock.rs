@@ -3,12 +3,13 @@
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Demand, GeoZone, Level, Movement, ProductId, Reservation, ReservationId, ReservationStatus, Timestamp,
+    ZoneStock,
 };
 use uuid::Uuid;
 
-use super::{Damaged, Reader, Writer};
+use crate::{Damaged, Reader, Writer};
 
-pub(crate) fn encode_level(level: Level, updated_at: Timestamp) -> Vec<u8> {
+pub fn encode_level(level: Level, updated_at: Timestamp) -> Vec<u8> {
     let mut writer = Writer::new(24);
     writer.unsigned(level.on_hand);
     writer.unsigned(level.reserved);
@@ -16,7 +17,7 @@ pub(crate) fn encode_level(level: Level, updated_at: Timestamp) -> Vec<u8> {
     writer.done()
 }
 
-pub(crate) fn decode_level(bytes: &[u8]) -> Result<(Level, Timestamp), Damaged> {
+pub fn decode_level(bytes: &[u8]) -> Result<(Level, Timestamp), Damaged> {
     let mut reader = Reader::new(bytes, "stock")?;
     let level = Level { on_hand: reader.unsigned()?, reserved: reader.unsigned()? };
     let updated_at = reader.time()?;
@@ -24,20 +25,38 @@ pub(crate) fn decode_level(bytes: &[u8]) -> Result<(Level, Timestamp), Damaged> 
     Ok((level, updated_at))
 }
 
-pub(crate) fn encode_movement(movement: &Movement) -> Vec<u8> {
+/// The figures together with the product and the zone they are of.
+pub fn write_zone(writer: &mut Writer, stock: &ZoneStock) {
+    writer.text(stock.product_id.as_str());
+    writer.text(stock.geo_zone.as_str());
+    writer.unsigned(stock.level.on_hand);
+    writer.unsigned(stock.level.reserved);
+    writer.time(stock.updated_at);
+}
+
+pub fn read_zone(reader: &mut Reader<'_>) -> Result<ZoneStock, Damaged> {
+    Ok(ZoneStock {
+        product_id: reader.id(ProductId::parse)?,
+        geo_zone: reader.id(GeoZone::parse)?,
+        level: Level { on_hand: reader.unsigned()?, reserved: reader.unsigned()? },
+        updated_at: reader.time()?,
+    })
+}
+
+pub fn encode_movement(movement: &Movement) -> Vec<u8> {
     let mut writer = Writer::new(40);
     write_movement(&mut writer, movement);
     writer.done()
 }
 
-pub(crate) fn decode_movement(bytes: &[u8]) -> Result<Movement, Damaged> {
+pub fn decode_movement(bytes: &[u8]) -> Result<Movement, Damaged> {
     let mut reader = Reader::new(bytes, "ledger movement")?;
     let movement = read_movement(&mut reader)?;
     reader.end()?;
     Ok(movement)
 }
 
-fn write_movement(writer: &mut Writer, movement: &Movement) {
+pub fn write_movement(writer: &mut Writer, movement: &Movement) {
     writer.time(movement.at);
     writer.bytes(movement.op.as_bytes());
     writer.byte(match movement.cause {
@@ -53,7 +72,7 @@ fn write_movement(writer: &mut Writer, movement: &Movement) {
     writer.optional_text(movement.note.as_deref());
 }
 
-fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
+pub fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
     Ok(Movement {
         at: reader.time()?,
         op: Uuid::from_bytes(reader.array()?),
@@ -72,20 +91,20 @@ fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
 }
 
 /// `keep_until` is when a closed reservation may be forgotten; an open one is kept for ever.
-pub(crate) fn encode_reservation(reservation: &Reservation, keep_until: Timestamp) -> Vec<u8> {
+pub fn encode_reservation(reservation: &Reservation, keep_until: Timestamp) -> Vec<u8> {
     let mut writer = Writer::expiring(64 + reservation.lines.len() * 20, keep_until);
     write_reservation(&mut writer, reservation);
     writer.done()
 }
 
-pub(crate) fn decode_reservation(bytes: &[u8]) -> Result<(Reservation, Timestamp), Damaged> {
+pub fn decode_reservation(bytes: &[u8]) -> Result<(Reservation, Timestamp), Damaged> {
     let (mut reader, keep_until) = Reader::expiring(bytes, "reservation")?;
     let reservation = read_reservation(&mut reader)?;
     reader.end()?;
     Ok((reservation, keep_until))
 }
 
-pub(crate) fn write_reservation(writer: &mut Writer, reservation: &Reservation) {
+pub fn write_reservation(writer: &mut Writer, reservation: &Reservation) {
     writer.bytes(reservation.reservation_id.as_bytes());
     writer.text(reservation.geo_zone.as_str());
     writer.byte(match reservation.status {
@@ -103,7 +122,7 @@ pub(crate) fn write_reservation(writer: &mut Writer, reservation: &Reservation) 
     }
 }
 
-pub(crate) fn read_reservation(reader: &mut Reader<'_>) -> Result<Reservation, Damaged> {
+pub fn read_reservation(reader: &mut Reader<'_>) -> Result<Reservation, Damaged> {
     Ok(Reservation {
         reservation_id: ReservationId::from_bytes(reader.array()?),
         geo_zone: reader.id(GeoZone::parse)?,
