@@ -35,6 +35,20 @@ pub fn read_key(reader: &mut Reader<'_>, keep_until: Timestamp) -> Result<Once, 
     Ok(Once { key, fingerprint: Fingerprint(reader.array()?), keep_until })
 }
 
+/// An outcome alone, where the key and its time are stored beside it.
+pub fn encode_outcome(outcome: &Outcome) -> Vec<u8> {
+    let mut writer = Writer::new(96);
+    write_outcome(&mut writer, outcome);
+    writer.done()
+}
+
+pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, Damaged> {
+    let mut reader = Reader::new(bytes, "remembered outcome")?;
+    let outcome = read_outcome(&mut reader)?;
+    reader.end()?;
+    Ok(outcome)
+}
+
 pub fn write_outcome(writer: &mut Writer, outcome: &Outcome) {
     match outcome {
         Outcome::Cart(cart) => {

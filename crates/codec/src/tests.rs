@@ -242,6 +242,14 @@ fn every_remembered_outcome_reads_back_from_its_fixture() {
 }
 
 #[test]
+fn every_outcome_reads_back_from_its_fixture() {
+    for (name, outcome) in outcomes() {
+        let bytes = fixture(&format!("outcome_{name}"), &once::encode_outcome(&outcome));
+        assert_eq!(once::decode_outcome(&bytes), Ok(outcome), "{name}");
+    }
+}
+
+#[test]
 fn every_record_reads_back_from_its_fixture() {
     for (name, record) in every_record() {
         let bytes = fixture(&format!("record_{name}"), &records::encode(&record));
