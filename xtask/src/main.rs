@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a command line program talks through its standard output")]
 
 mod cargo;
+mod cluster;
 mod deny;
 mod steps;
 mod tidy;
@@ -39,6 +40,9 @@ enum Command {
     /// Check the house rules: dependency direction, dead files, wording, links, manifests
     #[command(after_help = "Each violation is one line, `path:line: what to change`.")]
     Tidy,
+    /// Start, look at and stop a real Cassandra cluster on this machine
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Check licences, advisories and sources of dependencies with cargo-deny
     #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
                             not need it.")]
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         }
         Command::Test { long, only, list: false } => steps::run_chosen(&only, long),
         Command::Tidy => tidy::run(),
+        Command::Cluster(command) => cluster::run(command),
         Command::Deny => deny::run(),
     };
     match done {

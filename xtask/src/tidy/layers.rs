@@ -21,9 +21,10 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-store-*", Only(&["mw-domain", "mw-store", "mw-codec"])),
     ("mw-shop", Only(&["mw-domain", "mw-store"])),
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
+    ("mw-cluster", Only(&[])),
     ("mw-testkit", All),
     ("mw", All),
-    ("xtask", Only(&[])),
+    ("xtask", Only(&["mw-cluster"])),
 ];
 
 /// Crates from outside that a crate of ours must do without.

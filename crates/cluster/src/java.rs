@@ -1,0 +1,121 @@
+//! Java and Maven: found, or installed where that is possible, or the error says what to type.
+
+use crate::error::{ClusterError, Doing, Result};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What Cassandra 5.0 runs on.
+const JAVA_VERSION: &str = "17";
+const JAVA_PACKAGE: &str = "openjdk-17-jre-headless";
+const MAVEN_PACKAGE: &str = "maven";
+
+/// A Java 17, where the user says, on the path, or where distributions put it.
+pub(crate) fn java(report: fn(&str)) -> Result<PathBuf> {
+    if let Some(java) = find_java() {
+        return Ok(java);
+    }
+    install(JAVA_PACKAGE, report)?;
+    find_java().ok_or_else(|| {
+        ClusterError::Missing(format!(
+            "Java {JAVA_VERSION} is missing: run `apt-get install {JAVA_PACKAGE}`, `dnf install \
+             java-{JAVA_VERSION}-openjdk-headless`, or unpack one and name it in the variable JAVA_HOME"
+        ))
+    })
+}
+
+pub(crate) fn maven(report: fn(&str)) -> Result<PathBuf> {
+    let maven = PathBuf::from("mvn");
+    if !answers(&maven, "-version") {
+        install(MAVEN_PACKAGE, report)?;
+    }
+    if answers(&maven, "-version") {
+        return Ok(maven);
+    }
+    Err(ClusterError::Missing(format!(
+        "Maven is missing (it fetches Cassandra, once): run `apt-get install {MAVEN_PACKAGE}` or `dnf install \
+         {MAVEN_PACKAGE}`"
+    )))
+}
+
+/// A program that comes with `java`, such as keytool.
+pub(crate) fn beside(java: &Path, program: &str) -> PathBuf {
+    let real = fs::canonicalize(java).unwrap_or_else(|_| java.to_owned());
+    real.parent().map(|bin| bin.join(program)).filter(|path| path.exists()).unwrap_or_else(|| program.into())
+}
+
+fn find_java() -> Option<PathBuf> {
+    let home = env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
+    let on_path = env::var_os("PATH")
+        .and_then(|path| env::split_paths(&path).map(|dir| dir.join("java")).find(|java| java.is_file()));
+    let installed =
+        fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|it| it.path().join("bin/java"));
+    home.into_iter().chain(on_path).chain(installed).find(|java| is_wanted(java))
+}
+
+fn is_wanted(java: &Path) -> bool {
+    let Ok(output) = Command::new(java).arg("-version").stdin(Stdio::null()).output() else { return false };
+    major(&String::from_utf8_lossy(&output.stderr)) == Some(JAVA_VERSION)
+}
+
+/// `17` of `openjdk version "17.0.15" 2025-04-15`.
+fn major(version: &str) -> Option<&str> {
+    version.split('"').nth(1)?.split(['.', '-', '+']).next()
+}
+
+fn answers(program: &Path, argument: &str) -> bool {
+    Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// With apt-get, and only as root: on other machines it does nothing, and the caller says what is missing.
+fn install(package: &str, report: fn(&str)) -> Result<()> {
+    if !rustix::process::geteuid().is_root() || !answers(Path::new("apt-get"), "--version") {
+        return Ok(());
+    }
+    report(&format!("installing {package} with apt-get"));
+    if !apt_get(&["install", package])? {
+        report("refreshing the list of packages");
+        apt_get(&["update"])?;
+        apt_get(&["install", package])?;
+    }
+    Ok(())
+}
+
+fn apt_get(arguments: &[&str]) -> Result<bool> {
+    Command::new("apt-get")
+        .args(["-qq", "-y", "--no-install-recommends"])
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map(|status| status.success())
+        .doing(|| "run apt-get".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read() {
+        assert_eq!(major("openjdk version \"17.0.15\" 2025-04-15\nOpenJDK Runtime"), Some("17"));
+        assert_eq!(major("openjdk version \"17\" 2021-09-14"), Some("17"));
+        assert_eq!(major("openjdk version \"21-ea\" 2023-09-19"), Some("21"));
+        assert_eq!(major("java version \"1.8.0_392\""), Some("1"));
+        assert_eq!(major("sh: java: not found"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_does_not_answer() {
+        assert!(!answers(Path::new("mw-no-such-program"), "-version"));
+        assert!(!is_wanted(Path::new("mw-no-such-program")));
+    }
+}
