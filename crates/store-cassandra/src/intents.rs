@@ -1,0 +1,324 @@
+//! What this process is in the middle of, kept durably: written before the first step, removed after the last.
+//!
+//! Intents lie in partitions by process and minute, so that writing many of them is one mutation, and so that only the
+//! intents of a dead process are ever read. A process shows that it lives by counting up its beat; whoever sees a beat
+//! stand still takes over. No clock is compared with another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mw_store::{Result, StoreError};
+use scylla::response::PagingState;
+use scylla::statement::prepared::PreparedStatement;
+use uuid::Uuid;
+
+use crate::cql::{Access, Cql};
+use crate::gather::Gather;
+use crate::tables::Table;
+
+/// Intents of one partition are begun within this time.
+const SLOT: Duration = Duration::from_secs(60);
+/// A row that everybody has forgotten goes away by itself.
+const TTL_SECONDS: i32 = 10 * 86_400;
+/// All processes are in one partition: there are few.
+const PART: i32 = 0;
+const PAGE: i32 = 200;
+
+/// What an intent is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Order,
+    Status,
+    Reservation,
+    ReservationEnd,
+    Merge,
+    Login,
+    Product,
+    Import,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Order,
+        Self::Status,
+        Self::Reservation,
+        Self::ReservationEnd,
+        Self::Merge,
+        Self::Login,
+        Self::Product,
+        Self::Import,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Order => "order",
+            Self::Status => "status",
+            Self::Reservation => "reservation",
+            Self::ReservationEnd => "reservation end",
+            Self::Merge => "merge",
+            Self::Login => "login",
+            Self::Product => "product",
+            Self::Import => "import",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Something begun. Whatever happens to it in this process, somebody finishes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Intent {
+    pub(crate) kind: Kind,
+    pub(crate) op_id: Uuid,
+    pub(crate) payload: Vec<u8>,
+    slot: i64,
+}
+
+/// Another process, as the table shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Other {
+    pub(crate) process: Uuid,
+    oldest_slot: i64,
+    newest_slot: i64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    beat: i64,
+    /// Open intents by slot.
+    open: BTreeMap<i64, usize>,
+    /// The newest slot that the table knows of.
+    announced: i64,
+    /// Intents whose work failed in this process, to be tried again.
+    left: Vec<(Instant, Intent)>,
+    /// Beats of others, and since when they stand.
+    seen: HashMap<Uuid, (i64, Instant)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Intents {
+    process: Uuid,
+    started: Instant,
+    insert: Gather<i64, (Uuid, i64, Uuid, &'static str, Vec<u8>, i32)>,
+    delete: Gather<i64, (Uuid, i64, Uuid)>,
+    read: PreparedStatement,
+    drop_slot: PreparedStatement,
+    announce: PreparedStatement,
+    processes: PreparedStatement,
+    forget: PreparedStatement,
+    state: Mutex<State>,
+}
+
+impl Intents {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let table = Table::Intents;
+        let insert = "INSERT INTO {} (process, slot, op_id, kind, payload) VALUES (?, ?, ?, ?, ?) USING TTL ?";
+        let delete = "DELETE FROM {} WHERE process = ? AND slot = ? AND op_id = ?";
+        let mut read = cql
+            .prepare(
+                table,
+                Access::Read,
+                "SELECT op_id, kind, payload FROM {} WHERE process = ? AND slot = ?",
+            )
+            .await?;
+        read.set_page_size(PAGE);
+        let announce = "INSERT INTO {} (part, process, beat, oldest_slot, newest_slot) VALUES (?, ?, ?, ?, ?) USING TTL ?";
+        let of_processes = Table::Processes;
+        Ok(Self {
+            process: Uuid::new_v4(),
+            started: Instant::now(),
+            insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
+            delete: Gather::new(cql.prepare(table, Access::Write, delete).await?),
+            read,
+            drop_slot: cql
+                .prepare(table, Access::Write, "DELETE FROM {} WHERE process = ? AND slot = ?")
+                .await?,
+            announce: cql.prepare(of_processes, Access::Write, announce).await?,
+            processes: cql
+                .prepare(
+                    of_processes,
+                    Access::Read,
+                    "SELECT process, beat, oldest_slot, newest_slot FROM {} WHERE part = ? LIMIT 10000",
+                )
+                .await?,
+            forget: cql
+                .prepare(of_processes, Access::Write, "DELETE FROM {} WHERE part = ? AND process = ?")
+                .await?,
+            state: Mutex::new(State { announced: -1, ..State::default() }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_secs() / SLOT.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    /// Makes it durable that something is begun. To be called before its first step.
+    pub(crate) async fn begin(
+        &self,
+        cql: &Arc<Cql>,
+        kind: Kind,
+        op_id: Uuid,
+        payload: Vec<u8>,
+    ) -> Result<Intent> {
+        let slot = self.slot();
+        let is_announced = {
+            let mut state = self.state();
+            *state.open.entry(slot).or_default() += 1;
+            slot <= state.announced
+        };
+        let intent = Intent { kind, op_id, payload, slot };
+        if !is_announced && let Err(error) = self.beat(cql).await {
+            self.closed(slot);
+            return Err(surely_not(error));
+        }
+        let row = (self.process, slot, op_id, kind.name(), intent.payload.clone(), TTL_SECONDS);
+        match self.insert.write(cql, slot, row).await {
+            Ok(()) => Ok(intent),
+            Err(error) => {
+                // It may lie there all the same: whoever reads it finds that nothing was begun.
+                self.leave(intent);
+                Err(surely_not(error))
+            }
+        }
+    }
+
+    /// Everything of it is done. What cannot be removed now is looked at again later, which does no harm.
+    pub(crate) async fn end(&self, cql: &Arc<Cql>, intent: Intent) {
+        match self.delete.write(cql, intent.slot, (self.process, intent.slot, intent.op_id)).await {
+            Ok(()) => self.closed(intent.slot),
+            Err(error) => {
+                tracing::debug!(%error, "remove an intent that is done");
+                self.leave(intent);
+            }
+        }
+    }
+
+    /// Its work failed on the way: it is tried again soon, here or by another process.
+    pub(crate) fn leave(&self, intent: Intent) {
+        self.state().left.push((Instant::now(), intent));
+    }
+
+    fn closed(&self, slot: i64) {
+        let mut state = self.state();
+        if let Some(count) = state.open.get_mut(&slot) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&slot);
+            }
+        }
+    }
+
+    /// Intents that were left at least `age` ago.
+    pub(crate) fn take_left(&self, age: Duration) -> Vec<Intent> {
+        let mut state = self.state();
+        let left = std::mem::take(&mut state.left);
+        let (due, young): (Vec<_>, Vec<_>) = left.into_iter().partition(|(since, _)| since.elapsed() >= age);
+        state.left = young;
+        due.into_iter().map(|(_, intent)| intent).collect()
+    }
+
+    /// Shows that this process lives and where its intents lie.
+    pub(crate) async fn beat(&self, cql: &Cql) -> Result<()> {
+        // One ahead, so that a new slot is known before anything lies in it.
+        let newest = self.slot() + 1;
+        let (beat, oldest) = {
+            let mut state = self.state();
+            state.beat += 1;
+            (state.beat, state.open.keys().next().copied().unwrap_or(newest - 1))
+        };
+        let values = (PART, self.process, beat, oldest, newest, TTL_SECONDS);
+        cql.write(&self.announce, values).await?;
+        let mut state = self.state();
+        state.announced = state.announced.max(newest);
+        Ok(())
+    }
+
+    /// Takes this process out of the list, unless something of it is still open.
+    pub(crate) async fn leave_list(&self, cql: &Cql) -> Result<()> {
+        let is_done = self.state().open.is_empty();
+        if is_done { cql.write(&self.forget, (PART, self.process)).await } else { Ok(()) }
+    }
+
+    /// The others: those that live, and those whose beat has stood still for `silence`.
+    pub(crate) async fn others(&self, cql: &Cql, silence: Duration) -> Result<(Vec<Uuid>, Vec<Other>)> {
+        let rows: Vec<(Uuid, i64, i64, i64)> = cql.rows(&self.processes, (PART,)).await?;
+        let mut state = self.state();
+        let now = Instant::now();
+        let mut seen = HashMap::with_capacity(rows.len());
+        let (mut alive, mut silent) = (Vec::new(), Vec::new());
+        for (process, beat, oldest_slot, newest_slot) in rows {
+            if process == self.process {
+                continue;
+            }
+            let since = match state.seen.get(&process) {
+                Some((known, since)) if *known == beat => *since,
+                _ => now,
+            };
+            seen.insert(process, (beat, since));
+            if now.duration_since(since) >= silence {
+                silent.push(Other { process, oldest_slot, newest_slot });
+            } else {
+                alive.push(process);
+            }
+        }
+        state.seen = seen;
+        Ok((alive, silent))
+    }
+
+    pub(crate) const fn process(&self) -> Uuid {
+        self.process
+    }
+
+    /// What a dead process left, a page at a time; `None` as the next page is the end of the slot.
+    pub(crate) async fn of_other(
+        &self,
+        cql: &Cql,
+        other: &Other,
+        slot: i64,
+        from: PagingState,
+    ) -> Result<(Vec<Intent>, Option<PagingState>)> {
+        let (rows, next) = cql
+            .page::<(Uuid, Option<String>, Option<Vec<u8>>)>(&self.read, (other.process, slot), from)
+            .await?;
+        let mut intents = Vec::with_capacity(rows.len());
+        for (op_id, kind, payload) in rows {
+            let kind = kind.as_deref().and_then(Kind::named);
+            let (Some(kind), Some(payload)) = (kind, payload) else {
+                return Err(StoreError::Corrupt(format!("an intent of {op_id}")));
+            };
+            intents.push(Intent { kind, op_id, payload, slot });
+        }
+        Ok((intents, next))
+    }
+
+    /// Everything of a slot of a dead process is finished.
+    pub(crate) async fn drop_slot(&self, cql: &Cql, other: &Other, slot: i64) -> Result<()> {
+        cql.write(&self.drop_slot, (other.process, slot)).await
+    }
+
+    /// Everything of a dead process is finished.
+    pub(crate) async fn forget(&self, cql: &Cql, other: &Other) -> Result<()> {
+        cql.write(&self.forget, (PART, other.process)).await
+    }
+}
+
+impl Other {
+    pub(crate) fn slots(&self) -> std::ops::RangeInclusive<i64> {
+        self.oldest_slot..=self.newest_slot
+    }
+}
+
+/// Nothing of the work itself has happened, whatever became of the intent.
+fn surely_not(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Ambiguous(detail) => StoreError::Unavailable(detail),
+        other => other,
+    }
+}

@@ -1,0 +1,84 @@
+//! The contract on Apache Cassandra: one file a noun with its CQL, the stock keeper, and what makes orders whole.
+//!
+//! Conditional writes decide wherever two could disagree: each partition that is changed from several sides carries a
+//! revision, and a change is one conditional batch on it. Everything else is written plainly, so that writing it again
+//! changes nothing.
+
+mod carts;
+mod cql;
+mod gather;
+mod intents;
+mod locks;
+mod once;
+mod outcome;
+pub mod policy;
+mod products;
+mod records;
+mod replicas;
+pub mod schema;
+mod sessions;
+mod tables;
+mod time;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mw_store::{Result, StoreError};
+use scylla::client::session_builder::SessionBuilder;
+
+use cql::Cql;
+use intents::Intents;
+use locks::Locks;
+use once::Claims;
+use policy::Policy;
+pub use schema::Replication;
+pub use tables::{Class, Table};
+
+/// Where the cluster is and how the shop lives in it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `host:port`.
+    pub contact_points: Vec<String>,
+    pub local_dc: String,
+    /// Keyspaces begin with this.
+    pub keyspace: String,
+    pub replication: Replication,
+    pub policy: Policy,
+    pub request_timeout: Duration,
+}
+
+/// The shop's store on a cluster.
+#[derive(Debug)]
+pub struct CassandraStore {
+    cql: Arc<Cql>,
+    intents: Intents,
+    locks: Locks,
+    claims: Claims,
+    carts: carts::Statements,
+    sessions: sessions::Statements,
+    products: products::Statements,
+}
+
+impl CassandraStore {
+    pub async fn open(options: Options) -> Result<Arc<Self>> {
+        let session = SessionBuilder::new()
+            .known_nodes(&options.contact_points)
+            .prefer_datacenter(options.local_dc.clone())
+            .keepalive_interval(Duration::from_secs(1))
+            .keepalive_timeout(Duration::from_secs(1))
+            .build()
+            .await
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let cql =
+            Cql::new(session, options.keyspace, options.local_dc, options.policy, options.request_timeout);
+        Ok(Arc::new(Self {
+            locks: Locks::new(),
+            claims: Claims::prepare(&cql).await?,
+            carts: carts::Statements::prepare(&cql).await?,
+            sessions: sessions::Statements::prepare(&cql).await?,
+            products: products::Statements::prepare(&cql).await?,
+            intents: Intents::prepare(&cql).await?,
+            cql: Arc::new(cql),
+        }))
+    }
+}

@@ -1,0 +1,222 @@
+//! Doing a thing once: keys of requests, claimed before the effect and told the answer after it.
+//!
+//! A key is claimed by a conditional write that also names the operation (`op_id`). Whoever finds a claim without an
+//! answer does the operation again under the same id: every effect looks for its id first, so doing it again finds what
+//! was done and finishes the rest. The answer is a cell of its own that is only ever written with one value.
+
+use mw_codec::once::{read_outcome, write_outcome};
+use mw_codec::{Damaged, Reader, Writer};
+use mw_domain::Timestamp;
+use mw_store::once::Outcome;
+use mw_store::{Done, Once, Refusal, Result, StoreError};
+use scylla::statement::prepared::PreparedStatement;
+use uuid::Uuid;
+
+use crate::CassandraStore;
+use crate::cql::{Access, Cql};
+use crate::outcome::Verdict;
+use crate::tables::Table;
+use crate::time::{from_cql, ttl_seconds, to_cql};
+
+/// Rounds of claiming before giving up; each is lost to somebody else who got further.
+const ROUNDS: usize = 16;
+
+/// What a key says to somebody who comes with it.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// The first: do it under this id. `maybe_done` where somebody began under it before.
+    Do { op_id: Uuid, maybe_done: bool },
+    /// It was done; this is the answer.
+    Done(Outcome),
+}
+
+#[derive(Debug)]
+pub(crate) struct Claims {
+    read: PreparedStatement,
+    insert: PreparedStatement,
+    take_over: PreparedStatement,
+    answer: PreparedStatement,
+    free: PreparedStatement,
+}
+
+type KeyRow = (Option<Vec<u8>>, Option<Uuid>, Option<scylla::value::CqlTimestamp>, Option<Vec<u8>>);
+
+impl Claims {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let table = Table::IdempotencyKeys;
+        Ok(Self {
+            read: cql
+                .prepare(
+                    table,
+                    Access::Serial,
+                    "SELECT fingerprint, op_id, keep_until, outcome FROM {} WHERE key = ?",
+                )
+                .await?,
+            insert: cql
+                .prepare(
+                    table,
+                    Access::Cas,
+                    "INSERT INTO {} (key, fingerprint, op_id, keep_until) VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL ?",
+                )
+                .await?,
+            take_over: cql
+                .prepare(
+                    table,
+                    Access::Cas,
+                    "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = null WHERE key = ? IF op_id = ?",
+                )
+                .await?,
+            answer: cql
+                .prepare(
+                    table,
+                    Access::Cas,
+                    "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = ? WHERE key = ? IF op_id = ?",
+                )
+                .await?,
+            free: cql.prepare(table, Access::Cas, "DELETE FROM {} WHERE key = ? IF op_id = ?").await?,
+        })
+    }
+
+    /// Claims a key for the operation `op_id`, or tells what is known of it.
+    pub(crate) async fn claim(&self, cql: &Cql, once: &Once, op_id: Uuid, now: Timestamp) -> Result<Claim> {
+        let mut maybe_mine = false;
+        for _ in 0..ROUNDS {
+            let values = (
+                once.key.as_str(),
+                &once.fingerprint.0[..],
+                op_id,
+                to_cql(once.keep_until),
+                ttl_seconds(now, once.keep_until),
+            );
+            match cql.cas(&self.insert, values).await? {
+                Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
+                Verdict::Unknown => maybe_mine = true,
+                Verdict::NotApplied => {}
+            }
+            let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+            let Some((Some(fingerprint), Some(holder), Some(keep_until), answer)) = row else {
+                continue;
+            };
+            if holder == op_id {
+                return Ok(Claim::Do { op_id, maybe_done: !maybe_mine });
+            }
+            if now >= from_cql(keep_until) {
+                let values = (
+                    ttl_seconds(now, once.keep_until),
+                    &once.fingerprint.0[..],
+                    op_id,
+                    to_cql(once.keep_until),
+                    once.key.as_str(),
+                    holder,
+                );
+                match cql.cas(&self.take_over, values).await? {
+                    Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
+                    Verdict::Unknown | Verdict::NotApplied => continue,
+                }
+            }
+            if fingerprint != once.fingerprint.0 {
+                return Err(Refusal::KeyReused.into());
+            }
+            return match answer {
+                Some(bytes) => Ok(Claim::Done(decode(&bytes)?)),
+                None => Ok(Claim::Do { op_id: holder, maybe_done: true }),
+            };
+        }
+        Err(StoreError::Unavailable("an idempotency key is being fought for".to_owned()))
+    }
+
+    /// Remembers the answer of an operation that was done.
+    pub(crate) async fn answer(
+        &self,
+        cql: &Cql,
+        once: &Once,
+        op_id: Uuid,
+        now: Timestamp,
+        outcome: &Outcome,
+    ) -> Result<()> {
+        let bytes = encode(outcome);
+        let values = (
+            ttl_seconds(now, once.keep_until),
+            &once.fingerprint.0[..],
+            op_id,
+            to_cql(once.keep_until),
+            bytes,
+            once.key.as_str(),
+            op_id,
+        );
+        match cql.cas(&self.answer, values).await? {
+            Verdict::Applied | Verdict::NotApplied => Ok(()),
+            Verdict::Unknown => Err(StoreError::Ambiguous("the answer of a key was not remembered".to_owned())),
+        }
+    }
+
+    /// Gives back the key of an operation that was refused.
+    pub(crate) async fn free(&self, cql: &Cql, once: &Once, op_id: Uuid) -> Result<()> {
+        match cql.cas(&self.free, (once.key.as_str(), op_id)).await? {
+            Verdict::Applied | Verdict::NotApplied => Ok(()),
+            Verdict::Unknown => {
+                let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+                match row {
+                    Some((_, Some(holder), _, None)) if holder == op_id => {
+                        cql.cas(&self.free, (once.key.as_str(), op_id)).await.map(drop)
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl CassandraStore {
+    /// Does `work` once a key, and gives the first answer again to whoever comes later. `work` is told the id to work under
+    /// and whether somebody may have begun under it. Without a key it is simply done.
+    pub(crate) async fn keyed<T, F>(
+        &self,
+        once: Option<&Once>,
+        op_id: Uuid,
+        now: Timestamp,
+        (remember, recall): (fn(&T) -> Outcome, fn(Outcome) -> Option<T>),
+        work: impl FnOnce(Uuid, bool) -> F,
+    ) -> Result<Done<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let Some(once) = once else {
+            return work(op_id, false).await.map(Done::first);
+        };
+        let _turn = self.locks.one(&("key", once.key.as_str())).await;
+        let (op_id, maybe_done) = match self.claims.claim(&self.cql, once, op_id, now).await? {
+            Claim::Do { op_id, maybe_done } => (op_id, maybe_done),
+            // One fingerprint is one request, so an answer of another kind belongs to another request.
+            Claim::Done(outcome) => {
+                let value = recall(outcome).ok_or(Refusal::KeyReused)?;
+                return Ok(Done::again(value));
+            }
+        };
+        match work(op_id, maybe_done).await {
+            Ok(value) => {
+                self.claims.answer(&self.cql, once, op_id, now, &remember(&value)).await?;
+                Ok(Done { value, replayed: maybe_done })
+            }
+            Err(StoreError::Refused(refusal)) => {
+                self.claims.free(&self.cql, once, op_id).await?;
+                Err(StoreError::Refused(refusal))
+            }
+            // Surely not done and maybe done alike keep the claim: whoever comes again goes on under the same id.
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn encode(outcome: &Outcome) -> Vec<u8> {
+    let mut writer = Writer::new(96);
+    write_outcome(&mut writer, outcome);
+    writer.done()
+}
+
+fn decode(bytes: &[u8]) -> Result<Outcome, Damaged> {
+    let mut reader = Reader::new(bytes, "the answer of an idempotency key")?;
+    let outcome = read_outcome(&mut reader)?;
+    reader.end()?;
+    Ok(outcome)
+}
