@@ -2,37 +2,51 @@
 
 use crate::ids::OrderId;
 use crate::money::Money;
-use crate::time::{Date, Period, Timestamp};
+use crate::time::{Date, Timestamp};
 
-/// A calendar month in UTC, counted from year 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Month(i64);
+/// How finely the partitions of a key are cut from an instant on: a month or a price band into so many pieces, a day into
+/// so many shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    pub starts_at: Timestamp,
+    pub cut: u32,
+}
 
-impl Month {
-    pub fn of(at: Timestamp) -> Self {
-        let (year, month, _) = at.date().civil();
-        Self(year * 12 + i64::from(month) - 1)
-    }
-
-    /// The months that a period touches, newest first.
-    pub fn newest_first(period: &Period) -> impl Iterator<Item = Self> + use<> {
-        let newest = Self::of(period.to.plus_millis(-1)).0;
-        let oldest = if period.is_empty() { newest + 1 } else { Self::of(period.from).0 };
-        (oldest..=newest).rev().map(Self)
+impl Plan {
+    /// The plan that holds at a moment: the last of those that have started. `plans` are oldest first.
+    pub fn at(plans: &[Self], at: Timestamp) -> Self {
+        let started = plans.iter().rev().find(|plan| plan.starts_at <= at);
+        started.copied().unwrap_or(Self { starts_at: Timestamp::EPOCH, cut: 1 })
     }
 }
 
-impl std::fmt::Display for Month {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:04}-{:02}", self.0.div_euclid(12), self.0.rem_euclid(12) + 1)
-    }
+/// A piece of a calendar month (UTC), cut by a plan. Pieces of different plans have different names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MonthPiece {
+    pub name: String,
+    /// Nothing in it is older.
+    pub starts_at: Timestamp,
 }
 
-/// The days that a period touches, newest first.
-pub fn days_newest_first(period: &Period) -> impl Iterator<Item = Date> + use<> {
-    let newest = period.to.plus_millis(-1).date().as_days();
-    let oldest = if period.is_empty() { newest.saturating_add(1) } else { period.from.date().as_days() };
-    (oldest..=newest).rev().map(Date::from_days)
+/// Days that a month is taken to have when it is cut into pieces.
+const MONTH_DAYS: u32 = 31;
+
+impl MonthPiece {
+    /// The piece that a moment falls into.
+    pub fn of(at: Timestamp, plan: Plan) -> Self {
+        let (year, month, day) = at.date().civil();
+        let cut = plan.cut.clamp(1, MONTH_DAYS);
+        let piece = (day - 1) * cut / MONTH_DAYS;
+        // The first day that falls into the piece.
+        let first = (piece * MONTH_DAYS).div_ceil(cut);
+        let days = at.date().as_days() - i32::try_from(day - 1 - first).unwrap_or_default();
+        let name = if cut == 1 {
+            format!("{year:04}-{month:02}")
+        } else {
+            format!("{year:04}-{month:02}/{piece}of{cut}")
+        };
+        Self { name, starts_at: Date::from_days(days).midnight().max(plan.starts_at) }
+    }
 }
 
 /// Spreads the orders of one day over `shards` partitions, evenly and for ever the same way.
@@ -88,15 +102,41 @@ mod tests {
     }
 
     #[test]
-    fn months_and_days_of_a_period_come_newest_first_without_its_end() {
-        let period = Period { from: at("2025-12-31T23:59:59Z"), to: at("2026-02-01") };
-        let months: Vec<String> = Month::newest_first(&period).map(|month| month.to_string()).collect();
-        assert_eq!(months, ["2026-01", "2025-12"]);
-        let short = Period { from: at("2026-01-30"), to: at("2026-02-01") };
-        let days: Vec<String> = days_newest_first(&short).map(|day| day.to_string()).collect();
-        assert_eq!(days, ["2026-01-31", "2026-01-30"]);
-        let empty = Period { from: at("2026-01-30"), to: at("2026-01-30") };
-        assert_eq!(Month::newest_first(&empty).count() + days_newest_first(&empty).count(), 0);
+    fn a_month_is_one_piece_until_a_plan_cuts_it() {
+        let usual = Plan { starts_at: Timestamp::EPOCH, cut: 1 };
+        let finer = Plan { starts_at: at("2026-11-20"), cut: 4 };
+        let plans = [usual, finer];
+        let piece = |text: &str| MonthPiece::of(at(text), Plan::at(&plans, at(text)));
+        assert_eq!(
+            piece("2026-11-19T23:59:59Z"),
+            MonthPiece { name: "2026-11".into(), starts_at: at("2026-11-01") }
+        );
+        assert_eq!(
+            piece("2026-11-20"),
+            MonthPiece { name: "2026-11/2of4".into(), starts_at: at("2026-11-20") }
+        );
+        assert_eq!(piece("2026-11-25").name, "2026-11/3of4");
+        assert_eq!(
+            piece("2026-12-01"),
+            MonthPiece { name: "2026-12/0of4".into(), starts_at: at("2026-12-01") }
+        );
+    }
+
+    #[test]
+    fn pieces_of_a_month_follow_one_another() {
+        for cut in 1..=31 {
+            let plan = Plan { starts_at: Timestamp::EPOCH, cut };
+            let mut last = MonthPiece { name: String::new(), starts_at: at("2026-01-01") };
+            for day in 0..31 {
+                let now = at("2026-01-01").plus_seconds(day * 86_400);
+                let piece = MonthPiece::of(now, plan);
+                assert!(piece.starts_at <= now && piece.starts_at >= last.starts_at, "{cut} {piece:?}");
+                if piece.name != last.name {
+                    assert_eq!(piece.starts_at, now, "a piece starts with its first day: {cut} {piece:?}");
+                }
+                last = piece;
+            }
+        }
     }
 
     #[test]

@@ -85,11 +85,17 @@ impl Cql {
     }
 
     /// Prepares a statement; `{}` in it stands for the table's name.
-    pub(crate) async fn prepare(&self, table: Table, access: Access, text: &str) -> Result<PreparedStatement> {
+    pub(crate) async fn prepare(
+        &self,
+        table: Table,
+        access: Access,
+        text: &str,
+    ) -> Result<PreparedStatement> {
         let text = text.replace("{}", &self.name(table));
-        let mut statement = self.session.prepare(text.as_str()).await.map_err(|error| {
-            StoreError::Unavailable(format!("prepare a statement of {table}: {error}"))
-        })?;
+        let mut statement =
+            self.session.prepare(text.as_str()).await.map_err(|error| {
+                StoreError::Unavailable(format!("prepare a statement of {table}: {error}"))
+            })?;
         statement.set_execution_profile_handle(Some(self.profile(table, access)));
         statement.set_is_idempotent(access != Access::Cas);
         Ok(statement)
@@ -177,11 +183,7 @@ impl Cql {
     }
 
     /// Writes plainly. Whatever is written may be written again.
-    pub(crate) async fn write(
-        &self,
-        statement: &PreparedStatement,
-        values: impl SerializeRow,
-    ) -> Result<()> {
+    pub(crate) async fn write(&self, statement: &PreparedStatement, values: impl SerializeRow) -> Result<()> {
         let mut attempts = Attempts::default();
         loop {
             let started = Instant::now();

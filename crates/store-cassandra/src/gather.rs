@@ -63,7 +63,9 @@ where
                 partition,
             ));
         }
-        receiver.await.unwrap_or_else(|_| Err(StoreError::Ambiguous("a grouped write was dropped".to_owned())))
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Ambiguous("a grouped write was dropped".to_owned())))
     }
 }
 

@@ -115,7 +115,8 @@ pub(crate) struct Intents {
 impl Intents {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Intents;
-        let insert = "INSERT INTO {} (process, slot, op_id, kind, payload) VALUES (?, ?, ?, ?, ?) USING TTL ?";
+        let insert =
+            "INSERT INTO {} (process, slot, op_id, kind, payload) VALUES (?, ?, ?, ?, ?) USING TTL ?";
         let delete = "DELETE FROM {} WHERE process = ? AND slot = ? AND op_id = ?";
         let mut read = cql
             .prepare(

@@ -6,17 +6,22 @@
 
 mod carts;
 mod cql;
+mod due;
 mod gather;
 mod intents;
+mod keeper;
+mod ledger;
 mod locks;
 mod once;
 mod outcome;
+mod plans;
 pub mod policy;
 mod products;
 mod records;
 mod replicas;
 pub mod schema;
 mod sessions;
+mod shared;
 mod tables;
 mod time;
 
@@ -27,9 +32,12 @@ use mw_store::{Result, StoreError};
 use scylla::client::session_builder::SessionBuilder;
 
 use cql::Cql;
+use due::Due;
 use intents::Intents;
+use keeper::Keepers;
 use locks::Locks;
 use once::Claims;
+use plans::Plans;
 use policy::Policy;
 pub use schema::Replication;
 pub use tables::{Class, Table};
@@ -52,6 +60,9 @@ pub struct Options {
 pub struct CassandraStore {
     cql: Arc<Cql>,
     intents: Intents,
+    keepers: Keepers,
+    due: Due,
+    plans: Plans,
     locks: Locks,
     claims: Claims,
     carts: carts::Statements,
@@ -78,6 +89,9 @@ impl CassandraStore {
             sessions: sessions::Statements::prepare(&cql).await?,
             products: products::Statements::prepare(&cql).await?,
             intents: Intents::prepare(&cql).await?,
+            keepers: Keepers::prepare(&cql).await?,
+            due: Due::prepare(&cql).await?,
+            plans: Plans::prepare(&cql).await?,
             cql: Arc::new(cql),
         }))
     }

@@ -16,7 +16,7 @@ use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::outcome::Verdict;
 use crate::tables::Table;
-use crate::time::{from_cql, ttl_seconds, to_cql};
+use crate::time::{from_cql, to_cql, ttl_seconds};
 
 /// Rounds of claiming before giving up; each is lost to somebody else who got further.
 const ROUNDS: usize = 16;
@@ -146,7 +146,9 @@ impl Claims {
         );
         match cql.cas(&self.answer, values).await? {
             Verdict::Applied | Verdict::NotApplied => Ok(()),
-            Verdict::Unknown => Err(StoreError::Ambiguous("the answer of a key was not remembered".to_owned())),
+            Verdict::Unknown => {
+                Err(StoreError::Ambiguous("the answer of a key was not remembered".to_owned()))
+            }
         }
     }
 

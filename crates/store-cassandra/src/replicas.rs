@@ -71,9 +71,7 @@ impl SameReplica {
 
     fn plan<'a>(&'a self, request: &RoutingInfo<'_>, cluster: &'a ClusterState) -> Vec<NodeRef<'a>> {
         let replicas = match (request.token, request.table) {
-            (Some(token), Some(table)) => {
-                self.ordered(cluster, table.ks_name(), table.table_name(), token)
-            }
+            (Some(token), Some(table)) => self.ordered(cluster, table.ks_name(), table.table_name(), token),
             _ => Vec::new(),
         };
         if !replicas.is_empty() {

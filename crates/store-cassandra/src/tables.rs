@@ -77,6 +77,7 @@ tables! {
     Intents: Core "intents",
     Processes: Core "processes",
     BucketPlans: Core "bucket_plans",
+    Buckets: Core "buckets",
     Imports: Core "imports",
     Settings: Core "settings",
     CartsByOwner: Carts "carts_by_owner",

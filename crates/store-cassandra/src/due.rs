@@ -1,0 +1,205 @@
+//! What has to be looked at when its time comes: payment windows and holds.
+//!
+//! Rows lie in partitions by minute and shard, and a small table says which minutes have any, so that nobody ever scans.
+//! Every process may work on every row: what a row leads to is decided by a conditional write elsewhere. To save work
+//! the shards are divided among the processes that live; a row that is overdue is anybody's.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mw_domain::Timestamp;
+use mw_store::Result;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::value::CqlTimestamp;
+use uuid::Uuid;
+
+use crate::cql::{Access, Cql};
+use crate::gather::Gather;
+use crate::tables::Table;
+use crate::time::{from_cql, to_cql};
+
+const SHARDS: i32 = 4;
+const SLOT_MS: i64 = 60_000;
+/// A minute is closed this long after its end: clocks differ by less.
+const CLOSED_AFTER_MS: i64 = 60_000;
+/// From then on a row of another process's shard is anybody's.
+const OVERDUE_MS: i64 = 3_000;
+/// Minutes looked at in one round.
+const SLOTS_MAX: i32 = 64;
+/// Minutes that this process remembers to have announced.
+const ANNOUNCED_MAX: usize = 10_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Queue {
+    /// Orders that wait for payment.
+    Payment,
+    /// Reservations.
+    Hold,
+}
+
+impl Queue {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Payment => "payment",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+/// A row whose time has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DueRow {
+    pub(crate) due_at: Timestamp,
+    pub(crate) id: Uuid,
+    slot: i64,
+    shard: i32,
+}
+
+type SlotKey = (Queue, i64, i32);
+
+#[derive(Debug)]
+pub(crate) struct Due {
+    insert: Gather<SlotKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
+    delete: Gather<SlotKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
+    read: PreparedStatement,
+    drop_slot: PreparedStatement,
+    announce: PreparedStatement,
+    slots: PreparedStatement,
+    forget_slot: PreparedStatement,
+    announced: Mutex<HashSet<SlotKey>>,
+    /// Which of the living processes this is, and how many there are.
+    rank: AtomicU32,
+    processes: AtomicU32,
+}
+
+impl Due {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let (due, slots) = (Table::Due, Table::DueSlots);
+        let insert = "INSERT INTO {} (queue, slot, shard, due_at, id) VALUES (?, ?, ?, ?, ?)";
+        let delete = "DELETE FROM {} WHERE queue = ? AND slot = ? AND shard = ? AND due_at = ? AND id = ?";
+        let read =
+            "SELECT due_at, id FROM {} WHERE queue = ? AND slot = ? AND shard = ? AND due_at <= ? LIMIT ?";
+        let known = "SELECT slot FROM {} WHERE queue = ? AND shard = ? AND slot <= ? LIMIT ?";
+        Ok(Self {
+            insert: Gather::new(cql.prepare(due, Access::Write, insert).await?),
+            delete: Gather::new(cql.prepare(due, Access::Write, delete).await?),
+            read: cql.prepare(due, Access::Read, read).await?,
+            drop_slot: cql
+                .prepare(due, Access::Write, "DELETE FROM {} WHERE queue = ? AND slot = ? AND shard = ?")
+                .await?,
+            announce: cql
+                .prepare(slots, Access::Write, "INSERT INTO {} (queue, shard, slot) VALUES (?, ?, ?)")
+                .await?,
+            slots: cql.prepare(slots, Access::Read, known).await?,
+            forget_slot: cql
+                .prepare(slots, Access::Write, "DELETE FROM {} WHERE queue = ? AND shard = ? AND slot = ?")
+                .await?,
+            announced: Mutex::default(),
+            rank: AtomicU32::new(0),
+            processes: AtomicU32::new(1),
+        })
+    }
+
+    /// Tells which of the living processes this is.
+    pub(crate) fn divide(&self, rank: u32, processes: u32) {
+        self.rank.store(rank, Ordering::Relaxed);
+        self.processes.store(processes.max(1), Ordering::Relaxed);
+    }
+
+    fn is_mine(&self, shard: i32) -> bool {
+        let processes = self.processes.load(Ordering::Relaxed);
+        u32::try_from(shard).unwrap_or_default() % processes
+            == self.rank.load(Ordering::Relaxed) % processes.min(SHARDS.cast_unsigned())
+    }
+
+    /// Adds a row to be looked at from `due_at` on.
+    pub(crate) async fn add(
+        &self,
+        cql: &Arc<Cql>,
+        queue: Queue,
+        due_at: Timestamp,
+        id: Uuid,
+        now: Timestamp,
+    ) -> Result<()> {
+        // A minute of the past may be closed already, so what is late goes into the present one.
+        let slot = slot_of(due_at).max(slot_of(now));
+        let shard = shard_of(id);
+        let key = (queue, slot, shard);
+        let is_announced = {
+            let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+            announced.contains(&key)
+        };
+        if !is_announced {
+            cql.write(&self.announce, (queue.name(), shard, slot)).await?;
+            let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+            if announced.len() >= ANNOUNCED_MAX {
+                announced.clear();
+            }
+            announced.insert(key);
+        }
+        self.insert.write(cql, key, (queue.name(), slot, shard, to_cql(due_at), id)).await
+    }
+
+    /// Rows whose time has come, the oldest first.
+    pub(crate) async fn rows(
+        &self,
+        cql: &Arc<Cql>,
+        queue: Queue,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueRow>> {
+        let mut rows = Vec::new();
+        let limit_row = i32::try_from(limit).unwrap_or(i32::MAX);
+        for shard in 0..SHARDS {
+            let mut left = limit;
+            let asked = (queue.name(), shard, slot_of(now), SLOTS_MAX);
+            let slots: Vec<(i64,)> = cql.rows(&self.slots, asked).await?;
+            for (slot,) in slots {
+                if left == 0 {
+                    break;
+                }
+                let asked = (queue.name(), slot, shard, to_cql(now), limit_row);
+                let found: Vec<(CqlTimestamp, Uuid)> = cql.rows(&self.read, asked).await?;
+                let is_closed = now.as_millis() >= (slot + 1) * SLOT_MS + CLOSED_AFTER_MS;
+                if found.is_empty() && is_closed {
+                    self.close(cql, queue, slot, shard).await?;
+                }
+                left = left.saturating_sub(found.len());
+                rows.extend(
+                    found
+                        .into_iter()
+                        .map(|(due_at, id)| DueRow { due_at: from_cql(due_at), id, slot, shard })
+                        .filter(|row| self.is_mine(shard) || is_overdue(row, now)),
+                );
+            }
+        }
+        rows.sort_unstable();
+        rows.truncate(limit);
+        Ok(rows)
+    }
+
+    async fn close(&self, cql: &Cql, queue: Queue, slot: i64, shard: i32) -> Result<()> {
+        cql.write(&self.drop_slot, (queue.name(), slot, shard)).await?;
+        cql.write(&self.forget_slot, (queue.name(), shard, slot)).await
+    }
+
+    /// A row has been seen to.
+    pub(crate) async fn done(&self, cql: &Arc<Cql>, queue: Queue, row: DueRow) -> Result<()> {
+        let values = (queue.name(), row.slot, row.shard, to_cql(row.due_at), row.id);
+        self.delete.write(cql, (queue, row.slot, row.shard), values).await
+    }
+}
+
+fn is_overdue(row: &DueRow, now: Timestamp) -> bool {
+    now.as_millis() - row.due_at.as_millis() >= OVERDUE_MS
+}
+
+const fn slot_of(at: Timestamp) -> i64 {
+    at.as_millis().div_euclid(SLOT_MS)
+}
+
+fn shard_of(id: Uuid) -> i32 {
+    let sum: u32 = id.as_bytes().iter().map(|byte| u32::from(*byte)).sum();
+    i32::try_from(sum % SHARDS.cast_unsigned()).unwrap_or_default()
+}

@@ -1,0 +1,335 @@
+//! What can be asked of a keeper, and how it decides: pure, over the figures and the rows it has looked up.
+
+use std::collections::HashMap;
+
+use mw_domain::limits::{InvalidField, ON_HAND_MAX};
+use mw_domain::stock::Delta;
+use mw_domain::{GeoZone, Level, ProductId, Timestamp, ZoneStock};
+use mw_store::Refusal;
+use uuid::Uuid;
+
+use crate::ledger::{END_OF_TIME, End, Figures, LedgerRow, State, forward, step};
+
+/// A product in a zone: what one keeper keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) product_id: ProductId,
+    pub(crate) geo_zone: GeoZone,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    /// Promises units. `is_new` where nobody can have asked for this operation before.
+    Hold { until: Timestamp, op_id: Uuid, quantity: u32, is_new: bool },
+    /// Goes on with a hold.
+    End { until: Timestamp, op_id: Uuid, quantity: u32, end: End },
+    /// Sets the units on hand.
+    Set { op_id: Uuid, on_hand: u64, expected: Option<u64> },
+    /// Adds or removes units.
+    Adjust { op_id: Uuid, delta: i64, note: String },
+    /// Only looks.
+    Look,
+    /// Moves the bound of the next hold's end up, if nothing has changed since `rev`.
+    Bound { to: Option<Timestamp>, rev: i64 },
+    /// Adds rows to the folded sum and removes them, if they are still what they were.
+    Fold { rows: Vec<LedgerRow> },
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// It is done, or was before; this is what the operation's row says now.
+    Done {
+        state: Option<State>,
+        stock: ZoneStock,
+    },
+    /// There are only so many units.
+    Short {
+        available: u64,
+    },
+    /// Holds have ended that must be settled before this can be decided.
+    SettleFirst,
+    Refused(Refusal),
+}
+
+pub(crate) type RowKey = (Timestamp, Uuid);
+
+impl Change {
+    /// The rows that must be looked up to decide.
+    pub(crate) fn rows(&self) -> Vec<RowKey> {
+        match self {
+            Self::Hold { is_new: true, .. } | Self::Look | Self::Bound { .. } => Vec::new(),
+            Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
+            Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
+            Self::Fold { rows } => rows.iter().map(|row| (row.until, row.op_id)).collect(),
+        }
+    }
+
+    /// Whether holds whose time is over change the answer.
+    const fn minds_ended_holds(&self) -> bool {
+        matches!(self, Self::Hold { .. } | Self::Set { .. } | Self::Adjust { .. } | Self::Look)
+    }
+}
+
+/// The partition as it will be after what has been decided so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) figures: Figures,
+    /// Rows that are known, `None` where it is known that there is none.
+    pub(crate) rows: HashMap<RowKey, Option<LedgerRow>>,
+    /// Rows to write, and rows to remove.
+    pub(crate) written: HashMap<RowKey, Option<LedgerRow>>,
+    pub(crate) is_changed: bool,
+}
+
+impl Draft {
+    pub(crate) fn new(figures: Figures, rows: HashMap<RowKey, Option<LedgerRow>>) -> Self {
+        Self { figures, rows, written: HashMap::new(), is_changed: false }
+    }
+
+    pub(crate) fn decide(&mut self, place: &Place, change: &Change, now: Timestamp) -> Answer {
+        if change.minds_ended_holds() && self.figures.holds_from.is_some_and(|from| now >= from) {
+            return Answer::SettleFirst;
+        }
+        match change {
+            Change::Look => self.done(place, None, now),
+            Change::Hold { until, op_id, quantity, .. } => self.hold(place, (*until, *op_id), *quantity, now),
+            Change::End { until, op_id, quantity, end } => {
+                let key = (*until, *op_id);
+                let row = self.row(key).map(|row| (row.state, row.quantity, row.note.clone()));
+                let from = row.as_ref().map(|(state, ..)| *state);
+                let Some(to) = forward(from, *end) else {
+                    return self.done(place, from, now);
+                };
+                let (units, note) =
+                    row.map_or((i64::from(*quantity), None), |(_, units, note)| (units, note));
+                let delta = step(from, to, units);
+                let Ok(level) = self.figures.level.moved(delta) else {
+                    tracing::error!(?place, %op_id, ?delta, "figures that no ledger explains");
+                    return self.done(place, from, now);
+                };
+                self.figures.level = level;
+                if to != State::Void {
+                    self.touched(now);
+                }
+                self.put(LedgerRow {
+                    until: *until,
+                    op_id: *op_id,
+                    state: to,
+                    quantity: units,
+                    at: now,
+                    note,
+                });
+                self.done(place, Some(to), now)
+            }
+            Change::Set { op_id, on_hand, expected } => self.set(place, *op_id, *on_hand, *expected, now),
+            Change::Adjust { op_id, delta, note } => self.adjust(place, *op_id, *delta, note, now),
+            Change::Bound { to, rev } => {
+                if self.figures.rev == Some(*rev) && !self.is_changed {
+                    self.figures.holds_from = *to;
+                    self.is_changed = true;
+                }
+                self.done(place, None, now)
+            }
+            Change::Fold { rows } => {
+                for row in rows {
+                    let key = (row.until, row.op_id);
+                    if self.row(key) == Some(row) && row.state.is_settled() {
+                        self.figures.folded += row.state.effect(row.quantity).on_hand;
+                        self.rows.insert(key, None);
+                        self.written.insert(key, None);
+                        self.is_changed = true;
+                    }
+                }
+                self.done(place, None, now)
+            }
+        }
+    }
+
+    fn hold(&mut self, place: &Place, key: RowKey, quantity: u32, now: Timestamp) -> Answer {
+        if let Some(state) = self.row(key).map(|row| row.state) {
+            return self.done(place, Some(state), now);
+        }
+        let units = i64::from(quantity);
+        let Ok(level) = self.figures.level.moved(State::Held.effect(units)) else {
+            return Answer::Short { available: self.figures.level.available() };
+        };
+        let (until, op_id) = key;
+        self.figures.level = level;
+        if until != END_OF_TIME {
+            let bound = self.figures.holds_from.map_or(until, |from| from.min(until));
+            self.figures.holds_from = Some(bound);
+        }
+        self.touched(now);
+        self.put(LedgerRow { until, op_id, state: State::Held, quantity: units, at: now, note: None });
+        self.done(place, Some(State::Held), now)
+    }
+
+    fn set(
+        &mut self,
+        place: &Place,
+        op_id: Uuid,
+        on_hand: u64,
+        expected: Option<u64>,
+        now: Timestamp,
+    ) -> Answer {
+        if self.row((END_OF_TIME, op_id)).is_some() {
+            return self.done(place, Some(State::Set), now);
+        }
+        let current = self.figures.level;
+        if expected.is_some_and(|expected| expected != current.on_hand) {
+            return Answer::Refused(Refusal::StockChanged { current: self.stock(place, now) });
+        }
+        let delta = on_hand.cast_signed() - current.on_hand.cast_signed();
+        let Ok(level) = current.moved(Delta { on_hand: delta, reserved: 0 }) else {
+            return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
+        };
+        self.back_office(
+            place,
+            level,
+            LedgerRow { until: END_OF_TIME, op_id, state: State::Set, quantity: delta, at: now, note: None },
+        )
+    }
+
+    fn adjust(&mut self, place: &Place, op_id: Uuid, delta: i64, note: &str, now: Timestamp) -> Answer {
+        if self.row((END_OF_TIME, op_id)).is_some() {
+            return self.done(place, Some(State::Adjusted), now);
+        }
+        let Ok(level) = self.figures.level.moved(Delta { on_hand: delta, reserved: 0 }) else {
+            return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
+        };
+        if delta > 0 && level.on_hand > ON_HAND_MAX {
+            let detail = format!("at most {ON_HAND_MAX} units may be on hand");
+            let InvalidField { field, detail } = InvalidField::new("delta", detail);
+            return Answer::Refused(Refusal::InvalidField { field, detail });
+        }
+        self.back_office(
+            place,
+            level,
+            LedgerRow {
+                until: END_OF_TIME,
+                op_id,
+                state: State::Adjusted,
+                quantity: delta,
+                at: now,
+                note: Some(note.to_owned()),
+            },
+        )
+    }
+
+    fn back_office(&mut self, place: &Place, level: Level, row: LedgerRow) -> Answer {
+        let (state, now) = (row.state, row.at);
+        self.figures.level = level;
+        self.touched(now);
+        self.put(row);
+        self.done(place, Some(state), now)
+    }
+
+    fn row(&self, key: RowKey) -> Option<&LedgerRow> {
+        self.rows.get(&key).and_then(Option::as_ref)
+    }
+
+    fn put(&mut self, row: LedgerRow) {
+        let key = (row.until, row.op_id);
+        self.rows.insert(key, Some(row.clone()));
+        self.written.insert(key, Some(row));
+        self.is_changed = true;
+    }
+
+    fn touched(&mut self, now: Timestamp) {
+        self.figures.updated_at = self.figures.updated_at.max(now);
+    }
+
+    fn done(&self, place: &Place, state: Option<State>, now: Timestamp) -> Answer {
+        Answer::Done { state, stock: self.stock(place, now) }
+    }
+
+    fn stock(&self, place: &Place, now: Timestamp) -> ZoneStock {
+        let is_there = self.figures.rev.is_some() || self.is_changed;
+        ZoneStock {
+            product_id: place.product_id.clone(),
+            geo_zone: place.geo_zone.clone(),
+            level: self.figures.level,
+            updated_at: if is_there { self.figures.updated_at } else { now },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        Place { product_id: ProductId::parse("p").unwrap(), geo_zone: GeoZone::parse("z").unwrap() }
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn op(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    fn draft(on_hand: u64) -> Draft {
+        let figures = Figures {
+            rev: Some(1),
+            level: Level { on_hand, reserved: 0 },
+            folded: on_hand.cast_signed(),
+            ..Figures::default()
+        };
+        Draft::new(figures, HashMap::new())
+    }
+
+    fn hold(number: u128, quantity: u32, until: Timestamp) -> Change {
+        Change::Hold { until, op_id: op(number), quantity, is_new: true }
+    }
+
+    #[test]
+    fn of_those_who_wait_whoever_fits_is_served_in_turn() {
+        let mut draft = draft(5);
+        let answers: Vec<bool> = [(1, 2), (2, 4), (3, 3), (4, 1)]
+            .into_iter()
+            .map(|(number, quantity)| {
+                let answer = draft.decide(&place(), &hold(number, quantity, END_OF_TIME), at(1));
+                matches!(answer, Answer::Done { state: Some(State::Held), .. })
+            })
+            .collect();
+        assert_eq!(answers, [true, false, true, false]);
+        assert_eq!(draft.figures.level, Level { on_hand: 5, reserved: 5 });
+        assert_eq!(draft.written.len(), 2);
+    }
+
+    #[test]
+    fn a_prevented_operation_can_never_hold() {
+        let mut draft = draft(5);
+        let prevent = Change::End { until: END_OF_TIME, op_id: op(1), quantity: 2, end: End::Prevent };
+        draft.decide(&place(), &prevent, at(1));
+        let answer = draft.decide(&place(), &hold(1, 2, END_OF_TIME), at(2));
+        assert!(matches!(answer, Answer::Done { state: Some(State::Void), .. }), "{answer:?}");
+        assert_eq!(draft.figures.level.reserved, 0);
+    }
+
+    #[test]
+    fn ended_holds_are_settled_before_anything_else_is_decided() {
+        let mut draft = draft(5);
+        draft.decide(&place(), &hold(1, 5, at(10)), at(1));
+        let late = draft.decide(&place(), &hold(2, 1, at(99)), at(10));
+        assert!(matches!(late, Answer::SettleFirst), "{late:?}");
+        let early = draft.decide(&place(), &hold(2, 1, at(99)), at(9));
+        assert!(matches!(early, Answer::Short { available: 0 }), "{early:?}");
+    }
+
+    #[test]
+    fn folding_keeps_the_sum() {
+        let mut draft = draft(10);
+        draft.decide(&place(), &hold(1, 4, END_OF_TIME), at(1));
+        let take = Change::End { until: END_OF_TIME, op_id: op(1), quantity: 4, end: End::Take };
+        draft.decide(&place(), &take, at(2));
+        let row = draft.rows.get(&(END_OF_TIME, op(1))).cloned().flatten().unwrap();
+        let fold = Change::Fold { rows: vec![row] };
+        draft.decide(&place(), &fold, at(3));
+        assert_eq!((draft.figures.level.on_hand, draft.figures.folded), (6, 6));
+        draft.decide(&place(), &fold, at(4));
+        assert_eq!(draft.figures.folded, 6, "a row is folded once");
+    }
+}
