@@ -6,6 +6,7 @@ mod cargo;
 mod cluster;
 mod deny;
 mod steps;
+mod test_cluster;
 mod tidy;
 mod tools;
 

@@ -1,14 +1,19 @@
 //! `cargo xtask test`: one table of steps, run in order up to the first that fails.
 
+use crate::test_cluster::TestCluster;
 use crate::tools::Tool;
 use crate::{cargo, say, tidy};
 use anyhow::{Context, Result, bail, ensure};
+use mw_cluster::TEST_VARIABLE;
+use std::process::Command;
 use std::time::Instant;
 
 struct Step {
     name: &'static str,
     about: &'static str,
     needs: &'static [Tool],
+    /// Whether its tests use the Cassandra cluster that they share.
+    cluster: bool,
     action: Action,
 }
 
@@ -27,25 +32,29 @@ const STEPS: &[Step] = &[
         name: "fmt",
         about: "formatting",
         needs: &[Tool::Rustfmt],
+        cluster: false,
         action: Action::Cargo("fmt --all --check"),
     },
-    Step { name: "tidy", about: "house rules", needs: &[], action: Action::Here(tidy::run) },
+    Step { name: "tidy", about: "house rules", needs: &[], cluster: false, action: Action::Here(tidy::run) },
     Step {
         name: "clippy",
         about: "lints, warnings denied",
         needs: &[Tool::Clippy, Tool::CCompiler],
+        cluster: false,
         action: Action::Cargo("clippy --workspace --all-targets --locked -- -D warnings"),
     },
     Step {
         name: "test",
         about: "all tests of all crates",
         needs: &[Tool::CCompiler],
+        cluster: true,
         action: Action::Cargo("test --workspace --locked"),
     },
     Step {
         name: "api",
         about: "the API on the engine",
         needs: &[Tool::CCompiler],
+        cluster: false,
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "embedded",
@@ -91,10 +100,11 @@ fn run(steps: &[&Step], long: bool) -> Result<()> {
     let started = Instant::now();
     let mut seconds = Vec::new();
     let mut failure = None;
+    let mut cluster = steps.iter().any(|step| step.cluster).then(TestCluster::begin);
     for step in steps {
         say(format_args!("\n── {}: {}", step.name, step.action.shown()));
         let step_started = Instant::now();
-        let outcome = step.action.run(long);
+        let outcome = step.run(long, cluster.as_mut());
         seconds.push(step_started.elapsed().as_secs_f64());
         if let Err(error) = outcome {
             failure = Some((step.name, error));
@@ -127,6 +137,20 @@ fn table(steps: &[&Step], seconds: &[f64], failed: bool) -> String {
     rows.join("\n")
 }
 
+impl Step {
+    fn run(&self, long: bool, cluster: Option<&mut TestCluster>) -> Result<()> {
+        let addresses = cluster.filter(|_| self.cluster).map(TestCluster::addresses).transpose()?;
+        self.action.run(|command| {
+            if long {
+                command.env(LONG_VARIABLE, "1");
+            }
+            if let Some(addresses) = addresses {
+                command.env(TEST_VARIABLE, addresses);
+            }
+        })
+    }
+}
+
 impl Action {
     fn shown(&self) -> String {
         match self {
@@ -136,7 +160,7 @@ impl Action {
         }
     }
 
-    fn run(&self, long: bool) -> Result<()> {
+    fn run(&self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = match self {
             Self::Here(check) => return check(),
             Self::Cargo(arguments) => cargo::command(arguments),
@@ -146,9 +170,7 @@ impl Action {
                 command
             }
         };
-        if long {
-            command.env(LONG_VARIABLE, "1");
-        }
+        prepare(&mut command);
         let status = command.status().with_context(|| format!("run {}", self.shown()))?;
         ensure!(status.success(), "{} ended with {status}", self.shown());
         Ok(())
@@ -159,11 +181,22 @@ impl Action {
 mod tests {
     use super::*;
 
-    const PASS: Step = Step { name: "pass", about: "", needs: &[], action: Action::Here(|| Ok(())) };
-    const FAIL: Step =
-        Step { name: "fail", about: "", needs: &[], action: Action::Here(|| bail!("broken on purpose")) };
-    const UNREACHED: Step =
-        Step { name: "late", about: "", needs: &[], action: Action::Here(|| panic!("ran after a failure")) };
+    const PASS: Step =
+        Step { name: "pass", about: "", needs: &[], cluster: false, action: Action::Here(|| Ok(())) };
+    const FAIL: Step = Step {
+        name: "fail",
+        about: "",
+        needs: &[],
+        cluster: false,
+        action: Action::Here(|| bail!("broken on purpose")),
+    };
+    const UNREACHED: Step = Step {
+        name: "late",
+        about: "",
+        needs: &[],
+        cluster: false,
+        action: Action::Here(|| panic!("ran after a failure")),
+    };
 
     #[test]
     fn the_first_failure_stops_the_run_and_is_named() {
@@ -174,7 +207,13 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_a_failed_step() {
-        let step = Step { name: "odd", about: "", needs: &[], action: Action::Cargo("--no-such-option") };
+        let step = Step {
+            name: "odd",
+            about: "",
+            needs: &[],
+            cluster: false,
+            action: Action::Cargo("--no-such-option"),
+        };
         let error = run(&[&step], false).expect_err("must fail").to_string();
         assert!(error.contains("cargo --no-such-option ended with exit status"), "{error}");
     }
@@ -184,9 +223,9 @@ mod tests {
         // Cargo refuses the value, so it has seen it.
         let (variable, value) = ("CARGO_TERM_COLOR", "loud");
         let action = Action::CargoWith { variable, value, arguments: "locate-project" };
-        let error = action.run(false).expect_err("must fail").to_string();
+        let error = action.run(|_| {}).expect_err("must fail").to_string();
         assert!(error.starts_with("CARGO_TERM_COLOR=loud cargo locate-project ended with"), "{error}");
-        assert!(Action::Cargo("locate-project").run(false).is_ok());
+        assert!(Action::Cargo("locate-project").run(|_| {}).is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::node::{Node, Slot};
 use crate::options::{ClusterOptions, plans};
 use crate::tls::{self, Certificates};
 use crate::watchdog::Watchdog;
-use crate::{CQL_PORT, log};
+use crate::{CQL_PORT, archive, log};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -47,9 +47,20 @@ impl Cluster {
     }
 
     pub(crate) fn start_in(options: ClusterOptions, home: Home, outlives_terminal: bool) -> Result<Self> {
-        let started = Instant::now();
         let root = cache::root()?;
         let launch = Launch::prepare(&root, options.report)?;
+        let launch = archive::equip(launch, &root, options.report);
+        Self::start_on(launch, options, home, outlives_terminal)
+    }
+
+    pub(crate) fn start_on(
+        launch: Launch,
+        options: ClusterOptions,
+        home: Home,
+        outlives_terminal: bool,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let root = cache::root()?;
         let network = network::take(options.network, options.nodes, &root.join("networks"))?;
         let plans = plans(&options, network.bytes);
         let certificates = options
@@ -224,7 +235,7 @@ impl Home {
     }
 
     /// A directory that goes with us. Those whose owners were killed are swept away first.
-    fn temporary(root: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn temporary(root: &Path, name: &str) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let runs = root.join("runs");
         let _creation = Lock::take(&root.join("runs.lock"), || {})?;

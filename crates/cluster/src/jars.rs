@@ -20,6 +20,7 @@ const OUTPUT_LINES: usize = 20;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Jars {
+    home: PathBuf,
     sorted: Vec<PathBuf>,
 }
 
@@ -36,10 +37,11 @@ impl Jars {
                 fetch(&home, &root.join(format!("{name}.part")), report)?;
             }
         }
-        Self::list(&home.join("lib"))
+        Self::list(home)
     }
 
-    fn list(lib: &Path) -> Result<Self> {
+    fn list(home: PathBuf) -> Result<Self> {
+        let lib = &home.join("lib");
         let mut sorted = Vec::new();
         for entry in fs::read_dir(lib).at("read", lib)? {
             let path = entry.at("read", lib)?.path();
@@ -48,7 +50,12 @@ impl Jars {
             }
         }
         sorted.sort();
-        Ok(Self { sorted })
+        Ok(Self { home, sorted })
+    }
+
+    /// The directory that belongs to these jars.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
     }
 
     pub(crate) fn class_path(&self) -> String {

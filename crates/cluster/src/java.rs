@@ -11,8 +11,14 @@ const JAVA_VERSION: &str = "17";
 const JAVA_PACKAGE: &str = "openjdk-17-jre-headless";
 const MAVEN_PACKAGE: &str = "maven";
 
+#[derive(Debug, Clone)]
+pub(crate) struct Java {
+    pub(crate) program: PathBuf,
+    pub(crate) version: String,
+}
+
 /// A Java 17, where the user says, on the path, or where distributions put it.
-pub(crate) fn java(report: fn(&str)) -> Result<PathBuf> {
+pub(crate) fn java(report: fn(&str)) -> Result<Java> {
     if let Some(java) = find_java() {
         return Ok(java);
     }
@@ -39,29 +45,38 @@ pub(crate) fn maven(report: fn(&str)) -> Result<PathBuf> {
     )))
 }
 
-/// A program that comes with `java`, such as keytool.
-pub(crate) fn beside(java: &Path, program: &str) -> PathBuf {
-    let real = fs::canonicalize(java).unwrap_or_else(|_| java.to_owned());
-    real.parent().map(|bin| bin.join(program)).filter(|path| path.exists()).unwrap_or_else(|| program.into())
-}
-
-fn find_java() -> Option<PathBuf> {
+fn find_java() -> Option<Java> {
     let home = env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
     let on_path = env::var_os("PATH")
         .and_then(|path| env::split_paths(&path).map(|dir| dir.join("java")).find(|java| java.is_file()));
     let installed =
         fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|it| it.path().join("bin/java"));
-    home.into_iter().chain(on_path).chain(installed).find(|java| is_wanted(java))
+    home.into_iter().chain(on_path).chain(installed).find_map(Java::ask)
 }
 
-fn is_wanted(java: &Path) -> bool {
-    let Ok(output) = Command::new(java).arg("-version").stdin(Stdio::null()).output() else { return false };
-    major(&String::from_utf8_lossy(&output.stderr)) == Some(JAVA_VERSION)
+impl Java {
+    /// `None` if it does not answer, or is another than we want.
+    fn ask(program: PathBuf) -> Option<Self> {
+        let output = Command::new(&program).arg("-version").stdin(Stdio::null()).output().ok()?;
+        let answer = String::from_utf8_lossy(&output.stderr);
+        let version = version(&answer)?.to_owned();
+        (major(&version) == JAVA_VERSION).then_some(Self { program, version })
+    }
+
+    /// A program that comes with it, such as keytool.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        let real = fs::canonicalize(&self.program).unwrap_or_else(|_| self.program.clone());
+        real.parent().map(|bin| bin.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
+    }
 }
 
-/// `17` of `openjdk version "17.0.15" 2025-04-15`.
-fn major(version: &str) -> Option<&str> {
-    version.split('"').nth(1)?.split(['.', '-', '+']).next()
+/// `17.0.15` of `openjdk version "17.0.15" 2025-04-15`.
+fn version(answer: &str) -> Option<&str> {
+    answer.split('"').nth(1)
+}
+
+fn major(version: &str) -> &str {
+    version.split(['.', '-', '+']).next().unwrap_or_default()
 }
 
 fn answers(program: &Path, argument: &str) -> bool {
@@ -106,16 +121,17 @@ mod tests {
 
     #[test]
     fn the_major_version_is_read() {
-        assert_eq!(major("openjdk version \"17.0.15\" 2025-04-15\nOpenJDK Runtime"), Some("17"));
-        assert_eq!(major("openjdk version \"17\" 2021-09-14"), Some("17"));
-        assert_eq!(major("openjdk version \"21-ea\" 2023-09-19"), Some("21"));
-        assert_eq!(major("java version \"1.8.0_392\""), Some("1"));
-        assert_eq!(major("sh: java: not found"), None);
+        let read = |answer| version(answer).map(major);
+        assert_eq!(read("openjdk version \"17.0.15\" 2025-04-15\nOpenJDK Runtime"), Some("17"));
+        assert_eq!(read("openjdk version \"17\" 2021-09-14"), Some("17"));
+        assert_eq!(read("openjdk version \"21-ea\" 2023-09-19"), Some("21"));
+        assert_eq!(read("java version \"1.8.0_392\""), Some("1"));
+        assert_eq!(read("sh: java: not found"), None);
     }
 
     #[test]
     fn a_program_that_is_not_there_does_not_answer() {
         assert!(!answers(Path::new("mw-no-such-program"), "-version"));
-        assert!(!is_wanted(Path::new("mw-no-such-program")));
+        assert!(Java::ask(PathBuf::from("mw-no-such-program")).is_none());
     }
 }

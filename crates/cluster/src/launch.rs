@@ -1,14 +1,16 @@
 //! Starting Java: a node with its files, or nodetool.
 
+use crate::archive::Archive;
 use crate::cache;
 use crate::error::{ClusterError, Doing, Result};
 use crate::jars::Jars;
+use crate::java::{self, Java};
 use crate::node::{Running, Slot};
 use crate::options::{ClusterOptions, Plan};
 use crate::process::Process;
 use crate::tls::Certificates;
 use crate::watchdog::Watchdog;
-use crate::{java, log, render};
+use crate::{log, render};
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,10 +20,11 @@ const DAEMON: &str = "org.apache.cassandra.service.CassandraDaemon";
 const NODETOOL: &str = "org.apache.cassandra.tools.NodeTool";
 
 /// What every Java process here is started with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Launch {
-    pub(crate) java: PathBuf,
+    pub(crate) java: Java,
     jars: Jars,
+    archive: Archive,
     /// A logback.xml that says nothing, for tools.
     quiet: PathBuf,
 }
@@ -34,7 +37,16 @@ impl Launch {
         if !quiet.exists() {
             cache::write(&quiet, render::QUIET_LOGBACK)?;
         }
-        Ok(Self { java, jars, quiet })
+        Ok(Self { java, jars, archive: Archive::None, quiet })
+    }
+
+    pub(crate) fn with(self, archive: Archive) -> Self {
+        Self { archive, ..self }
+    }
+
+    /// Where the archive for these jars and this Java is, or is to be.
+    pub(crate) fn archive_path(&self) -> PathBuf {
+        self.jars.home().join(format!("classes-{}.jsa", self.java.version))
     }
 
     /// Writes the node's files.
@@ -67,12 +79,13 @@ impl Launch {
         let jmx_port = free_port()?;
         let mut command = if outlives_terminal {
             let mut command = Command::new("nohup");
-            command.arg(&self.java);
+            command.arg(&self.java.program);
             command
         } else {
-            Command::new(&self.java)
+            Command::new(&self.java.program)
         };
         command
+            .args(self.archive.arguments())
             .args(render::jvm_arguments(options, &slot.dir, self.jars.jamm()?, jmx_port))
             .args(["-cp", &self.jars.class_path(), DAEMON])
             .current_dir(&slot.dir)
@@ -80,7 +93,7 @@ impl Launch {
             .stdout(output.try_clone().doing(|| "share a log".to_owned())?)
             .stderr(output);
         watchdog.guard(&mut command)?;
-        let mut child = command.spawn().doing(|| format!("start {}", self.java.display()))?;
+        let mut child = command.spawn().doing(|| format!("start {}", self.java.program.display()))?;
         let Some(process) = Process::find(child.id()) else {
             let _ = child.wait();
             drop(place);
@@ -91,7 +104,7 @@ impl Launch {
     }
 
     pub(crate) fn nodetool(&self, jmx_port: u16, arguments: &[&str]) -> Result<String> {
-        let output = Command::new(&self.java)
+        let output = Command::new(&self.java.program)
             .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .args(render::JVM_OPTIONS.lines())
             .arg(format!("-Dlogback.configurationFile={}", self.quiet.display()))

@@ -4,6 +4,7 @@
 //! that started it, in whatever way that ends; a [`Background`] cluster stays until it is taken down. All calls block.
 //! Linux only, since no other system has the whole of 127.0.0.0/8 to listen on.
 
+mod archive;
 mod background;
 mod cache;
 mod cluster;
@@ -32,6 +33,9 @@ pub const CASSANDRA_VERSION: &str = "5.0.9";
 
 /// The port for clients, on every node's own address.
 pub const CQL_PORT: u16 = 9042;
+
+/// The variable in which `cargo xtask test` tells tests where their shared cluster is: addresses with commas between.
+pub const TEST_VARIABLE: &str = "MW_TEST_CASSANDRA";
 
 /// Who may do everything on a cluster with password authentication.
 pub const SUPERUSER: &str = "cassandra";

@@ -3,7 +3,7 @@
 
 use crate::cache;
 use crate::error::{ClusterError, Doing, Result};
-use crate::java;
+use crate::java::Java;
 use crate::options::Plan;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,8 +27,8 @@ pub(crate) struct Certificates {
 }
 
 /// In `dir`; those that are there already are used again.
-pub(crate) fn certificates(java: &Path, plans: &[Plan], dir: &Path) -> Result<Certificates> {
-    let keytool = Keytool { program: java::beside(java, "keytool"), dir };
+pub(crate) fn certificates(java: &Java, plans: &[Plan], dir: &Path) -> Result<Certificates> {
+    let keytool = Keytool { program: java.beside("keytool"), dir };
     let made = Certificates {
         keystore: Keystore { path: dir.join("node.p12"), password: PASSWORD },
         ca_pem: dir.join("ca.pem"),

@@ -1,8 +1,10 @@
-//! What tests of several crates need: builders of values, a clock that stands still, and a store that fails on demand.
+//! What tests of several crates need: builders of values, a clock that stands still, a store that fails on demand, and a
+//! real Cassandra cluster.
 //!
 //! Only ever a dev-dependency.
 
 pub mod builders;
+pub mod cassandra;
 pub mod clock;
 pub mod faults;
 

@@ -1,0 +1,63 @@
+//! Real Cassandra for tests: the one cluster that all of them share, and clusters of their own for those that stop nodes.
+//!
+//! Starting a cluster blocks; in async tests it belongs into `spawn_blocking`.
+
+pub use mw_cluster::{
+    CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
+    SUPERUSER_PASSWORD, TEST_VARIABLE,
+};
+
+use std::env;
+use std::net::{IpAddr, SocketAddr};
+
+/// The cluster that `cargo xtask test` started: three nodes in `dc1`, neither passwords nor TLS. Tests share it, so each
+/// works in keyspaces of its own, and none disturbs a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    pub contact_points: Vec<SocketAddr>,
+    pub local_dc: &'static str,
+}
+
+/// # Panics
+///
+/// If there is no shared cluster: a test that needs one must not pass without.
+#[expect(clippy::panic, reason = "a test that cannot run must fail")]
+pub fn shared() -> Shared {
+    let addresses = env::var(TEST_VARIABLE).unwrap_or_default();
+    match parse(&addresses) {
+        Some(shared) => shared,
+        None => panic!(
+            "this test needs a Cassandra cluster, and {TEST_VARIABLE} names none (`{addresses}`): run `cargo xtask \
+             test`, or `cargo xtask cluster up --nodes 3` and set {TEST_VARIABLE}=127.0.0.1,127.0.0.2,127.0.0.3"
+        ),
+    }
+}
+
+/// Addresses with commas between, each with a port or without.
+fn parse(addresses: &str) -> Option<Shared> {
+    let point = |text: &str| {
+        let alone = || text.parse::<IpAddr>().map(|ip| SocketAddr::from((ip, CQL_PORT)));
+        text.parse().or_else(|_| alone()).ok()
+    };
+    let contact_points = addresses.split(',').map(str::trim).map(point).collect::<Option<_>>()?;
+    Some(Shared { contact_points, local_dc: "dc1" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_may_have_ports() {
+        let shared = parse("127.0.0.1, 127.0.0.2:9142").unwrap();
+        assert_eq!(shared.contact_points, ["127.0.0.1:9042", "127.0.0.2:9142"].map(|it| it.parse().unwrap()));
+        assert_eq!(shared.local_dc, "dc1");
+    }
+
+    #[test]
+    fn nothing_and_nonsense_name_no_cluster() {
+        for text in ["", ",", "localhost", "127.0.0.1,", "127.0.0.1;127.0.0.2"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

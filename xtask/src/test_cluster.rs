@@ -1,0 +1,92 @@
+//! The Cassandra cluster that tests share: it starts while the steps before them run, and ends with the run, however that
+//! ends. A developer who has one already names it in the variable, and none is started.
+
+use crate::say;
+use anyhow::{Context, Result, anyhow};
+use mw_cluster::{Cluster, ClusterOptions, TEST_VARIABLE};
+use std::env;
+use std::mem;
+use std::thread::{self, JoinHandle};
+
+const NODES: usize = 3;
+
+pub(crate) struct TestCluster {
+    state: State,
+}
+
+enum State {
+    /// The developer's own.
+    Given(String),
+    Starting(JoinHandle<mw_cluster::Result<Cluster>>),
+    Running(Box<Cluster>),
+    Failed,
+}
+
+impl TestCluster {
+    /// Returns at once.
+    pub(crate) fn begin() -> Self {
+        let given = env::var(TEST_VARIABLE).ok().filter(|value| !value.is_empty());
+        let state = given.map_or_else(|| State::Starting(thread::spawn(start)), State::Given);
+        Self { state }
+    }
+
+    /// What the tests' variable is to say. Waits until the cluster is up.
+    pub(crate) fn addresses(&mut self) -> Result<String> {
+        self.state = match mem::replace(&mut self.state, State::Failed) {
+            State::Starting(thread) => {
+                let started =
+                    thread.join().map_err(|_| anyhow!("the thread that starts the cluster panicked"))?;
+                State::Running(Box::new(started.context("start the tests' Cassandra cluster")?))
+            }
+            settled => settled,
+        };
+        match &self.state {
+            State::Given(addresses) => Ok(addresses.clone()),
+            State::Running(cluster) => {
+                let addresses: Vec<String> = cluster.nodes().map(|node| node.address().to_string()).collect();
+                Ok(addresses.join(","))
+            }
+            State::Starting(_) | State::Failed => Err(anyhow!("the tests' Cassandra cluster did not start")),
+        }
+    }
+}
+
+impl Drop for TestCluster {
+    /// One that is still starting is not waited for: its nodes end with this process.
+    fn drop(&mut self) {
+        if let State::Starting(thread) = mem::replace(&mut self.state, State::Failed)
+            && thread.is_finished()
+        {
+            drop(thread.join());
+        }
+    }
+}
+
+fn start() -> mw_cluster::Result<Cluster> {
+    Cluster::start(ClusterOptions {
+        name: "tests".to_owned(),
+        nodes: NODES,
+        report: |line| say(format_args!("cassandra: {line}")),
+        ..ClusterOptions::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_is_named_is_used() {
+        let mut given = TestCluster { state: State::Given("127.0.0.1,127.0.0.2".to_owned()) };
+        assert_eq!(given.addresses().unwrap(), "127.0.0.1,127.0.0.2");
+    }
+
+    #[test]
+    fn a_failed_start_is_told_each_time() {
+        let refused = || Cluster::start(ClusterOptions { nodes: 0, ..ClusterOptions::default() });
+        let mut cluster = TestCluster { state: State::Starting(thread::spawn(refused)) };
+        let error = format!("{:#}", cluster.addresses().unwrap_err());
+        assert!(error.starts_with("start the tests' Cassandra cluster: choose options: 0 nodes"), "{error}");
+        assert!(cluster.addresses().is_err());
+    }
+}
