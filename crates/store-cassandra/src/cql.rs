@@ -230,19 +230,20 @@ impl Cql {
     }
 
     /// Statements of one partition, at least one of them conditional: all of them or none. `Err` is surely not applied.
-    pub(crate) async fn cas_batch(&self, rows: Vec<(&PreparedStatement, Row)>) -> Result<Verdict> {
+    pub(crate) async fn cas_batch<'a>(
+        &self,
+        rows: impl AsRef<[(&'a PreparedStatement, Row)]>,
+    ) -> Result<Verdict> {
+        let rows = rows.as_ref();
+        let Some((statement, first)) = rows.first() else { return Ok(Verdict::Applied) };
+        let token = statement.calculate_token(first).ok().flatten();
         let mut batch = Batch::new(BatchType::Unlogged);
+        batch.set_execution_profile_handle(statement.get_execution_profile_handle().cloned());
         let mut values = Vec::with_capacity(rows.len());
-        let mut first = None;
         for (statement, row) in rows {
-            if first.is_none() {
-                first = Some((statement, statement.calculate_token(&row).ok().flatten()));
-                batch.set_execution_profile_handle(statement.get_execution_profile_handle().cloned());
-            }
-            batch.append_statement(statement.clone());
+            batch.append_statement((*statement).clone());
             values.push(row);
         }
-        let Some((statement, token)) = first else { return Ok(Verdict::Applied) };
         let result = self.session.batch(&batch, values).await;
         self.verdict(statement, token, result)
     }

@@ -186,7 +186,7 @@ impl CassandraStore {
         let Some(once) = once else {
             return work(op_id, false).await.map(Done::first);
         };
-        let _turn = self.locks.one(&("key", once.key.as_str())).await;
+        let _turn = self.locks.key(once.key.as_str()).await;
         let (op_id, maybe_done) = match self.claims.claim(&self.cql, once, op_id, now).await? {
             Claim::Do { op_id, maybe_done } => (op_id, maybe_done),
             // One fingerprint is one request, so an answer of another kind belongs to another request.
