@@ -22,6 +22,7 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-shop", Only(&["mw-domain", "mw-store"])),
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
     ("mw-cluster", Only(&[])),
+    ("mw-loadgen", Only(&[])),
     ("mw-testkit", All),
     ("mw", All),
     ("xtask", Only(&["mw-cluster"])),
@@ -35,7 +36,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["mw", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
-    ("serde_json", &["mw-http", "mw", "mw-testkit", "xtask"]),
+    ("serde_json", &["mw-http", "mw-loadgen", "mw", "mw-testkit", "xtask"]),
 ];
 
 /// Crates of the workspace that are for tests alone.

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod completions;
 mod config;
 mod export;
@@ -37,6 +38,7 @@ enum Command {
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
+    Bench(Box<bench::Args>),
     Completions(completions::Args),
     /// Print the version
     Version,
@@ -50,6 +52,7 @@ impl Cli {
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),
+            Command::Bench(args) => return bench::run(&args),
             Command::Completions(args) => completions::run(&args),
             Command::Version => terminal::print(&format!("mw {}\n", env!("CARGO_PKG_VERSION"))),
         }?;

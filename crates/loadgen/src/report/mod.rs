@@ -1,0 +1,266 @@
+//! What a run found, as data: the form of the JSON file, from which the table, the page and comparisons are made.
+
+mod table;
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::error::LoadError;
+use crate::figures::float;
+use crate::fleet::Measured;
+use crate::run::Options;
+use crate::schedule::{Arrivals, SECOND};
+use crate::tally::{CallTally, Latencies, Second, Tally};
+use crate::workload::{Data, Workload};
+
+pub(crate) const KIND: &str = "mw-bench";
+/// Grows whenever a field changes its meaning.
+pub(crate) const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    pub kind: String,
+    pub version: u32,
+    pub settings: Settings,
+    /// All calls of all rounds together.
+    pub total: Figures,
+    /// By name, in the order of the workload.
+    pub calls: Vec<CallReport>,
+    pub rounds: Vec<Round>,
+    /// Flows that were due and never begun, since every connection was busy.
+    pub unsent: u64,
+    /// Requests sent again, since their outcome was unknown.
+    pub repeated: u64,
+    /// The run ended before its time: stopped, or the server went away.
+    pub is_cut_short: bool,
+    pub generator: Generator,
+    pub check: Option<Check>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub workload: String,
+    pub about: String,
+    pub started_at: String,
+    /// Requests a second by a schedule; absent: as many as were answered.
+    pub rate: Option<f64>,
+    pub arrivals: Arrivals,
+    pub duration_seconds: f64,
+    pub warm_up_seconds: f64,
+    pub connections: u64,
+    pub depth: u64,
+    pub threads: u64,
+    pub seed: u64,
+    pub data: Data,
+    /// What the ids of the run begin with; `--reuse` takes it.
+    pub prefix: String,
+    pub cores: u64,
+}
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figures {
+    /// Answers as expected within the measured time.
+    pub answered: u64,
+    pub rate: f64,
+    pub mean_us: f64,
+    pub p50_us: u64,
+    pub p90_us: u64,
+    pub p99_us: u64,
+    pub p999_us: u64,
+    pub max_us: u64,
+    /// Of the answers, refusals that the workload expects, by code.
+    pub refused: BTreeMap<String, u64>,
+    pub errors: BTreeMap<String, u64>,
+    /// Counts by steps: (up to µs, count).
+    pub steps: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallReport {
+    pub name: String,
+    pub figures: Figures,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    pub seconds_measured: f64,
+    pub rate: f64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub p999_us: u64,
+    pub seconds: Vec<SecondReport>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecondReport {
+    pub second: u64,
+    pub answered: u64,
+    pub errors: u64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub max_us: u64,
+}
+
+/// What the generator itself needed: near 1 it is the generator that was measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generator {
+    /// Part of the time that its threads were at work, 0 to 1.
+    pub busy: f64,
+    pub cpu_us_per_request: f64,
+}
+
+impl Settings {
+    pub(crate) fn new(
+        options: &Options,
+        workload: &Workload,
+        rate: Option<f64>,
+        prefix: &str,
+        began: SystemTime,
+    ) -> Self {
+        let started_at = jiff::Timestamp::try_from(began).map(|at| at.to_string()).unwrap_or_default();
+        Self {
+            workload: workload.name.clone(),
+            about: workload.about.clone(),
+            started_at,
+            rate,
+            arrivals: options.arrivals,
+            duration_seconds: options.duration.as_secs_f64(),
+            warm_up_seconds: options.warm_up.as_secs_f64(),
+            connections: options.connections as u64,
+            depth: options.depth as u64,
+            threads: options.threads as u64,
+            seed: options.seed,
+            data: workload.data.clone(),
+            prefix: prefix.to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, |cores| cores.get() as u64),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(
+        settings: Settings,
+        kinds: &[String],
+        rounds: &[Measured],
+        check: Option<Check>,
+    ) -> Self {
+        let mut tally = Tally::new(kinds.len());
+        let mut seconds = 0.0;
+        for round in rounds {
+            tally.add(&round.tally);
+            seconds += float(round.duration) / float(SECOND);
+        }
+        let mut all = CallTally::new();
+        tally.calls.iter().for_each(|call| all.add(call));
+        let planned = settings.duration_seconds * float(rounds.len() as u64);
+        let calls = kinds
+            .iter()
+            .zip(&tally.calls)
+            .map(|(name, call)| CallReport { name: name.clone(), figures: Figures::new(call, seconds) });
+        Self {
+            kind: KIND.to_owned(),
+            version: VERSION,
+            total: Figures::new(&all, seconds),
+            calls: calls.collect(),
+            rounds: rounds.iter().map(Round::new).collect(),
+            unsent: tally.unsent,
+            repeated: all.repeated,
+            is_cut_short: rounds.iter().any(|round| round.is_gone) || seconds < planned * 0.999,
+            generator: Generator {
+                busy: float(tally.busy) / float(tally.watched.max(1)),
+                cpu_us_per_request: float(tally.busy) / 1_000.0 / float(all.answered.max(1)),
+            },
+            check,
+            settings,
+        }
+    }
+
+    /// Reads what [`Report::to_json`] wrote; `name` is for the message.
+    pub fn from_json(name: &str, json: &str) -> Result<Self, LoadError> {
+        let refuse = |why: String| LoadError::Report { file: name.to_owned(), why };
+        let value: serde_json::Value =
+            serde_json::from_str(json).map_err(|error| refuse(format!("it is no JSON: {error}")))?;
+        if value.get("kind").and_then(serde_json::Value::as_str) != Some(KIND) {
+            return Err(refuse("it is no report of mw bench".to_owned()));
+        }
+        let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
+        if version != u64::from(VERSION) {
+            return Err(refuse(format!(
+                "it has version {version} of the report and this program knows version {VERSION}: run it again"
+            )));
+        }
+        serde_json::from_value(value).map_err(|error| refuse(error.to_string()))
+    }
+
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// For a terminal.
+    pub fn to_table(&self) -> String {
+        table::render(self)
+    }
+
+    pub fn error_count(&self) -> u64 {
+        self.total.errors.values().sum()
+    }
+}
+
+impl Figures {
+    fn new(call: &CallTally, seconds: f64) -> Self {
+        let latencies: &Latencies = &call.latencies;
+        Self {
+            answered: call.answered,
+            rate: float(call.answered) / seconds.max(f64::MIN_POSITIVE),
+            mean_us: latencies.mean_us(),
+            p50_us: latencies.quantile_us(0.5),
+            p90_us: latencies.quantile_us(0.9),
+            p99_us: latencies.quantile_us(0.99),
+            p999_us: latencies.quantile_us(0.999),
+            max_us: latencies.max_us(),
+            refused: call.refused.clone(),
+            errors: call.errors.clone(),
+            steps: latencies.steps(),
+        }
+    }
+}
+
+impl Round {
+    fn new(measured: &Measured) -> Self {
+        let mut all = CallTally::new();
+        measured.tally.calls.iter().for_each(|call| all.add(call));
+        let seconds = float(measured.duration) / float(SECOND);
+        Self {
+            seconds_measured: seconds,
+            rate: float(all.answered) / seconds.max(f64::MIN_POSITIVE),
+            p50_us: all.latencies.quantile_us(0.5),
+            p99_us: all.latencies.quantile_us(0.99),
+            p999_us: all.latencies.quantile_us(0.999),
+            seconds: measured.seconds.iter().map(SecondReport::new).collect(),
+        }
+    }
+}
+
+impl SecondReport {
+    fn new(second: &Second) -> Self {
+        Self {
+            second: second.index,
+            answered: second.answered,
+            errors: second.errors,
+            p50_us: second.latencies.quantile_us(0.5),
+            p99_us: second.latencies.quantile_us(0.99),
+            max_us: second.latencies.max_us(),
+        }
+    }
+}
