@@ -8,7 +8,7 @@ use crate::error::{ClusterError, Doing, Result};
 use crate::launch::Launch;
 use crate::network::Network;
 use crate::node::STOP_PATIENCE;
-use crate::options::ClusterOptions;
+use crate::options::{ClusterOptions, check_name};
 use crate::process::Process;
 use rustix::process::Signal;
 use std::fmt::{self, Write as _};
@@ -81,7 +81,9 @@ impl Background {
         };
         let (name, shape) = (options.name.clone(), Shape::of(&options, network));
         let (dir, lock) = open(&name)?;
-        match State::load(&dir)? {
+        let former = State::load(&dir)?;
+        let starts_empty = former.is_none();
+        match former {
             Some(state) if state.nodes.iter().any(|node| node.process.is_alive()) => {
                 return Err(ClusterError::Background(format!("the cluster `{name}` is running already")));
             }
@@ -95,7 +97,12 @@ impl Background {
             None => cache::remove_dir(&dir)?,
         }
         cache::create_dir(&dir)?;
-        let cluster = Cluster::start_in(options, Home::kept(dir.clone()), true)?;
+        let cluster = Cluster::start_in(options, Home::kept(dir.clone()), true).or_else(|error| {
+            if starts_empty {
+                cache::remove_dir(&dir)?;
+            }
+            Err(error)
+        })?;
         let state = State { shape, nodes: cluster.slots().iter().filter_map(SavedNode::of).collect() };
         state.save(&dir)?;
         cluster.release()?;
@@ -180,6 +187,7 @@ impl Background {
 
 /// The directory of a cluster, and the right to change it.
 fn open(name: &str) -> Result<(PathBuf, Lock)> {
+    check_name(name)?;
     let clusters = cache::root()?.join("clusters");
     let lock = Lock::try_take(&clusters.join(format!("{name}.lock")))?.ok_or_else(|| {
         ClusterError::Background(format!("another command is busy with the cluster `{name}`"))

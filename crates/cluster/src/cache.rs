@@ -4,18 +4,20 @@
 use crate::error::{ClusterError, Doing, Result};
 use std::env;
 use std::fs::{self, File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 pub(crate) fn root() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("MW_CACHE")
+    let root = set("MW_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("mobile-world")))
         .or_else(|| set("HOME").map(|home| home.join(".cache").join("mobile-world")))
         .ok_or_else(|| {
             ClusterError::Missing(
                 "there is no home directory: name a directory in the variable MW_CACHE".to_owned(),
             )
-        })
+        })?;
+    // Nodes run in directories of their own, where a relative path would mean another place.
+    path::absolute(&root).at("find", &root)
 }
 
 pub(crate) fn create_dir(path: &Path) -> Result<()> {

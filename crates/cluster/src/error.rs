@@ -13,12 +13,12 @@ pub enum ClusterError {
     /// Says what to install, and how.
     #[error("{0}")]
     Missing(String),
-    #[error("listen on {address}: {source}; stop what runs there, or choose another network")]
-    InUse { address: SocketAddr, source: io::Error },
+    #[error("listen on {address}: {cause}; stop what runs there, or choose another network")]
+    InUse { address: SocketAddr, cause: io::Error },
     #[error("find a free network: every one of 127.0.{first} to 127.0.{last} is in use")]
     NoNetwork { first: u8, last: u8 },
-    #[error("{doing}: {source}")]
-    Io { doing: String, source: io::Error },
+    #[error("{doing}: {cause}")]
+    Io { doing: String, cause: io::Error },
     #[error("run {command}: {status}\n{output}")]
     Command { command: String, status: ExitStatus, output: String },
     #[error("node {node} {what}\n{log}")]
@@ -43,6 +43,6 @@ pub(crate) trait Doing<T> {
 
 impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| ClusterError::Io { doing: what(), source: error.into() })
+        self.map_err(|error| ClusterError::Io { doing: what(), cause: error.into() })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::cache::{self, Lock};
 use crate::error::{ClusterError, Doing, Result};
+use crate::watchdog::Watchdog;
 use crate::{CASSANDRA_VERSION, java};
 use std::ffi::OsStr;
 use std::fs;
@@ -34,7 +35,7 @@ impl Jars {
                 report("waiting for another process that fetches Cassandra");
             })?;
             if !home.exists() {
-                fetch(&home, &root.join(format!("{name}.part")), report)?;
+                fetch(&java::maven(report)?, &home, &root.join(format!("{name}.part")), report)?;
             }
         }
         Self::list(home)
@@ -76,13 +77,13 @@ impl Jars {
     }
 }
 
-fn fetch(home: &Path, part: &Path, report: fn(&str)) -> Result<()> {
-    let maven = java::maven(report)?;
+/// `home` is there only when all of it is.
+fn fetch(maven: &Path, home: &Path, part: &Path, report: fn(&str)) -> Result<()> {
     cache::remove_dir(part)?;
     cache::create_dir(part)?;
     cache::write(&part.join("pom.xml"), POM)?;
     report(&format!("fetching Cassandra {CASSANDRA_VERSION} with Maven, once: about 70 MB"));
-    run_maven(&maven, part, report)?;
+    run_maven(maven, part, report)?;
     fs::rename(part, home).at("create", home)?;
     report("fetched");
     Ok(())
@@ -90,7 +91,10 @@ fn fetch(home: &Path, part: &Path, report: fn(&str)) -> Result<()> {
 
 fn run_maven(maven: &Path, part: &Path, report: fn(&str)) -> Result<()> {
     let doing = || "run mvn".to_owned();
-    let mut child = Command::new(maven)
+    let watchdog = Watchdog::start()?;
+    let mut command = Command::new(maven);
+    watchdog.guard(&mut command)?;
+    let mut child = command
         // Batch mode, and a jar that does not match its checksum is an error.
         .args(["-B", "-C", COPY_GOAL])
         .arg(format!("-DoutputDirectory={}", part.join("lib").display()))
@@ -119,4 +123,41 @@ fn run_maven(maven: &Path, part: &Path, report: fn(&str)) -> Result<()> {
         return Ok(());
     }
     Err(ClusterError::Command { command: "mvn".to_owned(), status, output: last_lines.join("\n") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fetches with a stand-in for Maven that is this script.
+    fn fetch_with(script: &str, root: &Path) -> Result<Jars> {
+        let maven = root.join("mvn");
+        // Written by another process: a file that is open here for writing cannot be executed, and while a test beside
+        // this one starts a process, that has it open too.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$2\" && chmod 755 \"$2\"";
+        let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&maven).status().unwrap();
+        assert!(written.success());
+        let home = root.join("cassandra");
+        fetch(&maven, &home, &root.join("cassandra.part"), |_| {})?;
+        Jars::list(home)
+    }
+
+    #[test]
+    fn what_maven_fetched_is_there_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let jars =
+            fetch_with("mkdir lib && touch lib/b.jar lib/jamm-0.4.0.jar lib/notes.txt", root.path()).unwrap();
+        let lib = root.path().join("cassandra/lib");
+        assert_eq!(jars.class_path(), format!("{0}/b.jar:{0}/jamm-0.4.0.jar", lib.display()));
+        assert_eq!(jars.jamm().unwrap(), lib.join("jamm-0.4.0.jar"));
+    }
+
+    #[test]
+    fn what_failed_is_told_and_not_taken_for_fetched() {
+        let root = tempfile::tempdir().unwrap();
+        let script = "mkdir lib && touch lib/half.jar && echo '[ERROR] no route to host' && exit 1";
+        let error = fetch_with(script, root.path()).unwrap_err().to_string();
+        assert!(error.contains("run mvn: exit status: 1\n[ERROR] no route to host"), "{error}");
+        assert!(!root.path().join("cassandra").exists());
+    }
 }

@@ -70,7 +70,7 @@ fn check_free([a, b, c]: [u8; 3], nodes: usize) -> Result<()> {
                          the machine itself, as on Linux"
                     )));
                 }
-                Err(source) => return Err(ClusterError::InUse { address, source }),
+                Err(cause) => return Err(ClusterError::InUse { address, cause }),
             }
         }
     }

@@ -60,10 +60,7 @@ impl Default for ClusterOptions {
 impl ClusterOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(ClusterError::Options(what));
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.name.is_empty() || !self.name.chars().all(plain) {
-            return wrong(format!("the name `{}` is not made of letters, digits, `-` and `_`", self.name));
-        }
+        check_name(&self.name)?;
         if !(1..=MAX_NODES).contains(&self.nodes) {
             return wrong(format!("{} nodes: there may be 1 to {MAX_NODES}", self.nodes));
         }
@@ -83,6 +80,15 @@ impl ClusterOptions {
     pub(crate) fn system_replicas(&self) -> usize {
         self.nodes.min(3)
     }
+}
+
+/// A cluster's name is also a directory's.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !name.is_empty() && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(ClusterError::Options(format!("the name `{name}` is not made of letters, digits, `-` and `_`")))
 }
 
 /// One node as it is to be.
