@@ -8,6 +8,7 @@
 mod alarm;
 mod check;
 mod client;
+mod compare;
 mod connection;
 mod draw;
 mod error;
@@ -27,6 +28,7 @@ pub mod workload;
 mod zipf;
 
 pub use check::Check;
+pub use compare::{Change, Comparison, Verdict, compare};
 pub use error::LoadError;
 pub use report::Report;
 pub use run::{Event, Options, Progress, Rate, run};

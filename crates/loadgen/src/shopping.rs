@@ -228,9 +228,7 @@ impl<'a> Shopping<'a> {
         while schedule.due() < self.tally.ended {
             if schedule.due() >= self.span.from {
                 self.tally.unsent += 1;
-                if let Some(call) = self.tally.calls.first_mut() {
-                    call.latencies.record(self.tally.ended - schedule.due());
-                }
+                self.tally.unsent_for.record(self.tally.ended - schedule.due());
             }
             schedule.advance(&mut self.shopper.random);
         }

@@ -121,6 +121,8 @@ pub(crate) struct Tally {
     pub(crate) calls: Vec<CallTally>,
     /// Flows that were due and never begun, since no connection was free.
     pub(crate) unsent: u64,
+    /// How long those had been due when the run ended.
+    pub(crate) unsent_for: Latencies,
     /// Processor time of the thread, and the time it was looked at for.
     pub(crate) busy: Nanos,
     pub(crate) watched: Nanos,
@@ -129,8 +131,23 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// All calls together, and what was never sent with the time it had waited.
+    pub(crate) fn total(&self) -> CallTally {
+        let mut all = CallTally::new();
+        self.calls.iter().for_each(|call| all.add(call));
+        all.latencies.add(&self.unsent_for);
+        all
+    }
+
     pub(crate) fn new(calls: usize) -> Self {
-        Self { calls: vec![CallTally::new(); calls], unsent: 0, busy: 0, watched: 0, ended: 0 }
+        Self {
+            calls: vec![CallTally::new(); calls],
+            unsent: 0,
+            unsent_for: Latencies::new(),
+            busy: 0,
+            watched: 0,
+            ended: 0,
+        }
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -138,6 +155,7 @@ impl Tally {
             mine.add(theirs);
         }
         self.unsent += other.unsent;
+        self.unsent_for.add(&other.unsent_for);
         self.busy += other.busy;
         self.watched += other.watched;
         self.ended = self.ended.max(other.ended);

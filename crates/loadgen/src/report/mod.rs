@@ -1,5 +1,9 @@
 //! What a run found, as data: the form of the JSON file, from which the table, the page and comparisons are made.
 
+mod chart;
+mod html;
+#[cfg(test)]
+pub(crate) mod sample;
 mod table;
 
 use std::collections::BTreeMap;
@@ -15,6 +19,8 @@ use crate::run::Options;
 use crate::schedule::{Arrivals, SECOND};
 use crate::tally::{CallTally, Latencies, Second, Tally};
 use crate::workload::{Data, Workload};
+
+pub(crate) use table::{grouped, time};
 
 pub(crate) const KIND: &str = "mw-bench";
 /// Grows whenever a field changes its meaning.
@@ -161,8 +167,7 @@ impl Report {
             tally.add(&round.tally);
             seconds += float(round.duration) / float(SECOND);
         }
-        let mut all = CallTally::new();
-        tally.calls.iter().for_each(|call| all.add(call));
+        let all = tally.total();
         let planned = settings.duration_seconds * float(rounds.len() as u64);
         let calls = kinds
             .iter()
@@ -212,6 +217,11 @@ impl Report {
         table::render(self)
     }
 
+    /// A page in one file that needs nothing from anywhere.
+    pub fn to_html(&self) -> String {
+        html::render(self)
+    }
+
     pub fn error_count(&self) -> u64 {
         self.total.errors.values().sum()
     }
@@ -238,8 +248,7 @@ impl Figures {
 
 impl Round {
     fn new(measured: &Measured) -> Self {
-        let mut all = CallTally::new();
-        measured.tally.calls.iter().for_each(|call| all.add(call));
+        let all = measured.tally.total();
         let seconds = float(measured.duration) / float(SECOND);
         Self {
             seconds_measured: seconds,
@@ -249,6 +258,11 @@ impl Round {
             p999_us: all.latencies.quantile_us(0.999),
             seconds: measured.seconds.iter().map(SecondReport::new).collect(),
         }
+    }
+
+    /// Seconds that were measured from their beginning to their end.
+    pub(crate) fn whole_seconds(&self) -> impl Iterator<Item = &SecondReport> {
+        self.seconds.iter().filter(|it| float(it.second + 1) <= self.seconds_measured + 1e-3)
     }
 }
 
@@ -262,5 +276,44 @@ impl SecondReport {
             p99_us: second.latencies.quantile_us(0.99),
             max_us: second.latencies.max_us(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_reads_as_it_was_written() {
+        let report = sample::report(&[1_000, 2_000, 1_500]);
+        assert_eq!(Report::from_json("a.json", &report.to_json()).unwrap(), report);
+    }
+
+    #[test]
+    fn what_is_no_report_of_this_version_is_refused() {
+        let told = |json: &str| Report::from_json("a.json", json).unwrap_err().to_string();
+        assert!(told("nonsense").starts_with("read a.json: it is no JSON"));
+        assert_eq!(told("{}"), "read a.json: it is no report of mw bench");
+        let newer = sample::report(&[1]).to_json().replace("\"version\": 1", "\"version\": 2");
+        assert!(told(&newer).contains("it has version 2 of the report and this program knows version 1"));
+    }
+
+    #[test]
+    fn a_table_has_rates_latencies_errors_and_the_verdict() {
+        let mut report = sample::report(&[1_000, 2_000]);
+        report.total.errors.insert("503 overloaded".to_owned(), 1_234);
+        report.unsent = 7;
+        let table = report.to_table();
+        for wanted in [
+            "p99.9",
+            "4.00 ms",
+            "errors: 503 overloaded 1 234",
+            "7 of the schedule were never sent",
+            "check passed",
+        ] {
+            assert!(table.contains(wanted), "{wanted}: {table}");
+        }
+        report.generator.busy = 0.99;
+        assert!(report.to_table().contains("the generator was busy 99 %"));
     }
 }

@@ -64,6 +64,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Compare two reports: what changed, and what is only noise
+    #[command(after_help = "\
+The spread within the runs decides what is noise. Runs with --repeat 3 or more are compared round by round, which also \
+sees what differs between runs.
+
+Examples:
+  mw bench compare before.json after.json")]
+    Compare {
+        /// JSON of the run before
+        #[arg(value_name = "BEFORE.json")]
+        before: PathBuf,
+        /// JSON of the run after
+        #[arg(value_name = "AFTER.json")]
+        after: PathBuf,
+    },
     /// Print the file of a built-in workload, to start an own one from
     Show {
         /// Name of the workload
@@ -194,6 +209,10 @@ struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Write the report as a page with charts, in one file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Say nothing while it runs
     #[arg(long, short)]
     quiet: bool,
@@ -202,8 +221,20 @@ struct OutputArgs {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         None => measure(&args.run),
+        Some(Command::Compare { before, after }) => compare(before, after),
         Some(Command::Show { workload }) => show(workload),
     }
+}
+
+fn compare(before: &Path, after: &Path) -> Result<ExitCode> {
+    let read = |path: &Path| {
+        let name = path.display().to_string();
+        let json = fs::read_to_string(path).with_context(|| format!("read {name}"))?;
+        anyhow::Ok((Report::from_json(&name, &json)?, name))
+    };
+    let ((a, a_name), (b, b_name)) = (read(before)?, read(after)?);
+    terminal::print(mw_loadgen::compare(&a_name, &a, &b_name, &b)?.to_table())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(workload: &str) -> Result<ExitCode> {
@@ -282,13 +313,16 @@ impl DataArgs {
 
 impl OutputArgs {
     fn files(&self) -> impl Iterator<Item = &Path> {
-        self.json.iter().map(PathBuf::as_path)
+        self.json.iter().chain(&self.html).map(PathBuf::as_path)
     }
 
     fn write(&self, report: &Report) -> Result<()> {
         terminal::print(&report.to_table())?;
         if let Some(path) = &self.json {
             save(path, &report.to_json())?;
+        }
+        if let Some(path) = &self.html {
+            save(path, &report.to_html())?;
         }
         Ok(())
     }
