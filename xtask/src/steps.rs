@@ -5,7 +5,6 @@ use crate::tools::Tool;
 use crate::{cargo, say, tidy};
 use anyhow::{Context, Result, bail, ensure};
 use mw_cluster::TEST_VARIABLE;
-use std::process::Command;
 use std::time::Instant;
 
 struct Step {
@@ -139,15 +138,23 @@ fn table(steps: &[&Step], seconds: &[f64], failed: bool) -> String {
 
 impl Step {
     fn run(&self, long: bool, cluster: Option<&mut TestCluster>) -> Result<()> {
-        let addresses = cluster.filter(|_| self.cluster).map(TestCluster::addresses).transpose()?;
-        self.action.run(|command| {
-            if long {
-                command.env(LONG_VARIABLE, "1");
-            }
-            if let Some(addresses) = addresses {
-                command.env(TEST_VARIABLE, addresses);
-            }
-        })
+        self.action.run(&self.environment(long, cluster)?)
+    }
+
+    /// What its tests find in their environment beside the developer's own.
+    fn environment(
+        &self,
+        long: bool,
+        cluster: Option<&mut TestCluster>,
+    ) -> Result<Vec<(&'static str, String)>> {
+        let mut variables = Vec::new();
+        if long {
+            variables.push((LONG_VARIABLE, "1".to_owned()));
+        }
+        if let Some(cluster) = cluster.filter(|_| self.cluster) {
+            variables.push((TEST_VARIABLE, cluster.addresses()?));
+        }
+        Ok(variables)
     }
 }
 
@@ -160,7 +167,7 @@ impl Action {
         }
     }
 
-    fn run(&self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
+    fn run(&self, environment: &[(&str, String)]) -> Result<()> {
         let mut command = match self {
             Self::Here(check) => return check(),
             Self::Cargo(arguments) => cargo::command(arguments),
@@ -170,8 +177,10 @@ impl Action {
                 command
             }
         };
-        prepare(&mut command);
-        let status = command.status().with_context(|| format!("run {}", self.shown()))?;
+        let status = command
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .status()
+            .with_context(|| format!("run {}", self.shown()))?;
         ensure!(status.success(), "{} ended with {status}", self.shown());
         Ok(())
     }
@@ -223,9 +232,18 @@ mod tests {
         // Cargo refuses the value, so it has seen it.
         let (variable, value) = ("CARGO_TERM_COLOR", "loud");
         let action = Action::CargoWith { variable, value, arguments: "locate-project" };
-        let error = action.run(|_| {}).expect_err("must fail").to_string();
+        let error = action.run(&[]).expect_err("must fail").to_string();
         assert!(error.starts_with("CARGO_TERM_COLOR=loud cargo locate-project ended with"), "{error}");
-        assert!(Action::Cargo("locate-project").run(|_| {}).is_ok());
+        assert!(Action::Cargo("locate-project").run(&[]).is_ok());
+    }
+
+    #[test]
+    fn only_tests_that_share_the_cluster_are_told_where_it_is() {
+        let mut cluster = TestCluster::given("127.0.0.1,127.0.0.2");
+        let told = Step { cluster: true, ..PASS }.environment(true, Some(&mut cluster)).expect("there");
+        let where_it_is = (TEST_VARIABLE, "127.0.0.1,127.0.0.2".to_owned());
+        assert_eq!(told, [(LONG_VARIABLE, "1".to_owned()), where_it_is]);
+        assert_eq!(PASS.environment(false, Some(&mut cluster)).expect("there"), []);
     }
 
     #[test]

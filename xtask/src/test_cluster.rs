@@ -26,8 +26,14 @@ impl TestCluster {
     /// Returns at once.
     pub(crate) fn begin() -> Self {
         let given = env::var(TEST_VARIABLE).ok().filter(|value| !value.is_empty());
-        let state = given.map_or_else(|| State::Starting(thread::spawn(start)), State::Given);
-        Self { state }
+        match given {
+            Some(addresses) => Self::given(&addresses),
+            None => Self { state: State::Starting(thread::spawn(start)) },
+        }
+    }
+
+    pub(crate) fn given(addresses: &str) -> Self {
+        Self { state: State::Given(addresses.to_owned()) }
     }
 
     /// What the tests' variable is to say. Waits until the cluster is up.
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_is_named_is_used() {
-        let mut given = TestCluster { state: State::Given("127.0.0.1,127.0.0.2".to_owned()) };
+        let mut given = TestCluster::given("127.0.0.1,127.0.0.2");
         assert_eq!(given.addresses().unwrap(), "127.0.0.1,127.0.0.2");
     }
 
