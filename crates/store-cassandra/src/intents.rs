@@ -30,36 +30,21 @@ const PAGE: i32 = 200;
 pub(crate) enum Kind {
     Order,
     Status,
-    Reservation,
-    ReservationEnd,
     Merge,
     Login,
     Product,
-    Import,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
-        Self::Order,
-        Self::Status,
-        Self::Reservation,
-        Self::ReservationEnd,
-        Self::Merge,
-        Self::Login,
-        Self::Product,
-        Self::Import,
-    ];
+    const ALL: [Self; 5] = [Self::Order, Self::Status, Self::Merge, Self::Login, Self::Product];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Order => "order",
             Self::Status => "status",
-            Self::Reservation => "reservation",
-            Self::ReservationEnd => "reservation end",
             Self::Merge => "merge",
             Self::Login => "login",
             Self::Product => "product",
-            Self::Import => "import",
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) enum End {
     Release,
     /// Also shuts the door to a hold that has not come yet.
     Prevent,
+    /// Shuts the door to a hold that has not come yet, and leaves one that has.
+    Forbid,
     Return,
 }
 
@@ -93,7 +95,7 @@ pub(crate) const fn forward(row: Option<State>, end: End) -> Option<State> {
     match (end, row) {
         (End::Take, Some(State::Held)) => Some(State::Taken),
         (End::Release | End::Prevent, Some(State::Held)) => Some(State::Released),
-        (End::Prevent, None) => Some(State::Void),
+        (End::Prevent | End::Forbid, None) => Some(State::Void),
         // A row that was folded away had been taken, or nobody would return it.
         (End::Return, Some(State::Held | State::Taken) | None) => Some(State::Returned),
         _ => None,
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn a_row_never_goes_back() {
         for row in STATES {
-            for first in [End::Take, End::Release, End::Prevent, End::Return] {
+            for first in [End::Take, End::Release, End::Prevent, End::Forbid, End::Return] {
                 let after = forward(row, first).or(row);
                 let again = forward(after, first);
                 assert_eq!(again, None, "{row:?} {first:?} done again");

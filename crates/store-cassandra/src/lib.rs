@@ -4,6 +4,8 @@
 //! revision, and a change is one conditional batch on it. Everything else is written plainly, so that writing it again
 //! changes nothing.
 
+mod audit;
+mod cards;
 mod carts;
 mod cql;
 mod due;
@@ -13,15 +15,19 @@ mod keeper;
 mod ledger;
 mod locks;
 mod once;
+mod orders;
 mod outcome;
+mod pending;
 mod plans;
 pub mod policy;
 mod products;
 mod records;
+mod recover;
 mod replicas;
+mod reservations;
 pub mod schema;
 mod sessions;
-mod shared;
+mod stock;
 mod tables;
 mod time;
 
@@ -31,6 +37,7 @@ use std::time::Duration;
 use mw_store::{Result, StoreError};
 use scylla::client::session_builder::SessionBuilder;
 
+use cards::Cards;
 use cql::Cql;
 use due::Due;
 use intents::Intents;
@@ -59,10 +66,15 @@ pub struct Options {
 #[derive(Debug)]
 pub struct CassandraStore {
     cql: Arc<Cql>,
-    intents: Intents,
+    intents: Arc<Intents>,
     keepers: Keepers,
     due: Due,
     plans: Plans,
+    cards: Cards,
+    stock: stock::Statements,
+    reservations: reservations::Statements,
+    orders: orders::Statements,
+    audit: audit::Statements,
     locks: Locks,
     claims: Claims,
     carts: carts::Statements,
@@ -88,10 +100,15 @@ impl CassandraStore {
             carts: carts::Statements::prepare(&cql).await?,
             sessions: sessions::Statements::prepare(&cql).await?,
             products: products::Statements::prepare(&cql).await?,
-            intents: Intents::prepare(&cql).await?,
+            intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
             due: Due::prepare(&cql).await?,
             plans: Plans::prepare(&cql).await?,
+            cards: Cards::prepare(&cql).await?,
+            stock: stock::Statements::prepare(&cql).await?,
+            reservations: reservations::Statements::prepare(&cql).await?,
+            orders: orders::Statements::prepare(&cql).await?,
+            audit: audit::Statements::prepare(&cql).await?,
             cql: Arc::new(cql),
         }))
     }

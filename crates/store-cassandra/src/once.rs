@@ -125,6 +125,24 @@ impl Claims {
         Err(StoreError::Unavailable("an idempotency key is being fought for".to_owned()))
     }
 
+    /// What a key says without claiming it; `None` where it is free.
+    pub(crate) async fn look(&self, cql: &Cql, once: &Once, now: Timestamp) -> Result<Option<Claim>> {
+        let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+        let Some((Some(fingerprint), Some(op_id), Some(keep_until), answer)) = row else {
+            return Ok(None);
+        };
+        if now >= from_cql(keep_until) {
+            return Ok(None);
+        }
+        if fingerprint != once.fingerprint.0 {
+            return Err(Refusal::KeyReused.into());
+        }
+        Ok(Some(match answer {
+            Some(bytes) => Claim::Done(decode(&bytes)?),
+            None => Claim::Do { op_id, maybe_done: true },
+        }))
+    }
+
     /// Remembers the answer of an operation that was done.
     pub(crate) async fn answer(
         &self,

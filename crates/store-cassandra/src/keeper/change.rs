@@ -1,6 +1,6 @@
 //! What can be asked of a keeper, and how it decides: pure, over the figures and the rows it has looked up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use mw_domain::limits::{InvalidField, ON_HAND_MAX};
 use mw_domain::stock::Delta;
@@ -29,7 +29,7 @@ pub(crate) enum Change {
     Adjust { op_id: Uuid, delta: i64, note: String },
     /// Only looks.
     Look,
-    /// Moves the bound of the next hold's end up, if nothing has changed since `rev`.
+    /// Moves the bound of the next hold's end up to what was read at `rev`.
     Bound { to: Option<Timestamp>, rev: i64 },
     /// Adds rows to the folded sum and removes them, if they are still what they were.
     Fold { rows: Vec<LedgerRow> },
@@ -54,10 +54,11 @@ pub(crate) enum Answer {
 pub(crate) type RowKey = (Timestamp, Uuid);
 
 impl Change {
-    /// The rows that must be looked up to decide.
-    pub(crate) fn rows(&self) -> Vec<RowKey> {
+    /// The rows that must be looked up to decide; `in_doubt` where this very change may have been written already.
+    pub(crate) fn rows(&self, in_doubt: bool) -> Vec<RowKey> {
         match self {
-            Self::Hold { is_new: true, .. } | Self::Look | Self::Bound { .. } => Vec::new(),
+            Self::Look | Self::Bound { .. } => Vec::new(),
+            Self::Hold { is_new: true, .. } if !in_doubt => Vec::new(),
             Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
             Self::Fold { rows } => rows.iter().map(|row| (row.until, row.op_id)).collect(),
@@ -79,11 +80,49 @@ pub(crate) struct Draft {
     /// Rows to write, and rows to remove.
     pub(crate) written: HashMap<RowKey, Option<LedgerRow>>,
     pub(crate) is_changed: bool,
+    /// The holds that this keeper added, by the revision that they came with.
+    pub(crate) added: Added,
+}
+
+/// Ends of holds that were added since the figures were read, by revision; nobody else has changed anything since.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Added {
+    since: i64,
+    ends: VecDeque<(i64, Timestamp)>,
+}
+
+/// Revisions remembered.
+const ADDED_MAX: usize = 256;
+
+impl Added {
+    pub(crate) fn since(rev: Option<i64>) -> Self {
+        Self { since: rev.unwrap_or_default(), ends: VecDeque::new() }
+    }
+
+    fn add(&mut self, rev: i64, end: Timestamp) {
+        match self.ends.back_mut() {
+            Some((last, earliest)) if *last == rev => *earliest = end.min(*earliest),
+            _ => self.ends.push_back((rev, end)),
+        }
+        if self.ends.len() > ADDED_MAX
+            && let Some((rev, _)) = self.ends.pop_front()
+        {
+            self.since = rev;
+        }
+    }
+
+    /// The earliest end added after `rev`; `Err` where that is not known any more.
+    fn after(&self, rev: i64) -> Result<Option<Timestamp>, ()> {
+        if rev < self.since {
+            return Err(());
+        }
+        Ok(self.ends.iter().filter(|(at, _)| *at > rev).map(|(_, end)| *end).min())
+    }
 }
 
 impl Draft {
-    pub(crate) fn new(figures: Figures, rows: HashMap<RowKey, Option<LedgerRow>>) -> Self {
-        Self { figures, rows, written: HashMap::new(), is_changed: false }
+    pub(crate) fn new(figures: Figures, rows: HashMap<RowKey, Option<LedgerRow>>, added: Added) -> Self {
+        Self { figures, rows, written: HashMap::new(), is_changed: false, added }
     }
 
     pub(crate) fn decide(&mut self, place: &Place, change: &Change, now: Timestamp) -> Answer {
@@ -124,9 +163,13 @@ impl Draft {
             Change::Set { op_id, on_hand, expected } => self.set(place, *op_id, *on_hand, *expected, now),
             Change::Adjust { op_id, delta, note } => self.adjust(place, *op_id, *delta, note, now),
             Change::Bound { to, rev } => {
-                if self.figures.rev == Some(*rev) && !self.is_changed {
-                    self.figures.holds_from = *to;
-                    self.is_changed = true;
+                if let Ok(added) = self.added.after(*rev) {
+                    let bound = match (*to, added) {
+                        (Some(to), Some(added)) => Some(to.min(added)),
+                        (to, added) => to.or(added),
+                    };
+                    self.is_changed |= bound != self.figures.holds_from;
+                    self.figures.holds_from = bound;
                 }
                 self.done(place, None, now)
             }
@@ -158,6 +201,7 @@ impl Draft {
         if until != END_OF_TIME {
             let bound = self.figures.holds_from.map_or(until, |from| from.min(until));
             self.figures.holds_from = Some(bound);
+            self.added.add(self.figures.rev.unwrap_or_default() + 1, until);
         }
         self.touched(now);
         self.put(LedgerRow { until, op_id, state: State::Held, quantity: units, at: now, note: None });
@@ -277,7 +321,7 @@ mod tests {
             folded: on_hand.cast_signed(),
             ..Figures::default()
         };
-        Draft::new(figures, HashMap::new())
+        Draft::new(figures, HashMap::new(), Added::since(Some(1)))
     }
 
     fn hold(number: u128, quantity: u32, until: Timestamp) -> Change {
@@ -317,6 +361,21 @@ mod tests {
         assert!(matches!(late, Answer::SettleFirst), "{late:?}");
         let early = draft.decide(&place(), &hold(2, 1, at(99)), at(9));
         assert!(matches!(early, Answer::Short { available: 0 }), "{early:?}");
+    }
+
+    #[test]
+    fn a_bound_moves_up_to_the_next_hold_however_much_was_added_meanwhile() {
+        let mut draft = draft(5);
+        draft.decide(&place(), &hold(1, 1, at(10)), at(1));
+        let read_before = Change::Bound { to: None, rev: 1 };
+        draft.decide(&place(), &read_before, at(2));
+        assert_eq!(draft.figures.holds_from, Some(at(10)), "the hold came after the look");
+        let read_after = Change::Bound { to: Some(at(50)), rev: 2 };
+        draft.decide(&place(), &read_after, at(12));
+        assert_eq!(draft.figures.holds_from, Some(at(50)));
+        let unknown = Change::Bound { to: None, rev: 0 };
+        draft.decide(&place(), &unknown, at(12));
+        assert_eq!(draft.figures.holds_from, Some(at(50)), "a look before the keeper's time says nothing");
     }
 
     #[test]

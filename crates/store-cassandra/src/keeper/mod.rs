@@ -9,6 +9,7 @@
 mod change;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,8 @@ use scylla::value::{CqlTimestamp, MaybeUnset};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use change::{Added, Draft, RowKey};
 pub(crate) use change::{Answer, Change, Place};
-use change::{Draft, RowKey};
 
 use crate::cql::{Access, Cql, Row};
 use crate::ledger::{Figures, LedgerRow, State};
@@ -49,6 +50,7 @@ const KNOWN_MAX: usize = 16_384;
 /// Rows of one look-up.
 const LOOKUP_MAX: usize = 256;
 
+#[derive(Debug)]
 struct Job {
     change: Change,
     now: Timestamp,
@@ -58,8 +60,20 @@ struct Job {
 #[derive(Debug)]
 pub(crate) struct Keepers {
     statements: Arc<Statements>,
-    queues: Arc<Mutex<HashMap<Place, mpsc::Sender<Job>>>>,
+    desks: Arc<Mutex<Desks>>,
 }
+
+/// The keepers at work, by place.
+type Desks = HashMap<Place, Desk>;
+
+#[derive(Debug, Clone)]
+struct Desk {
+    queue: mpsc::Sender<Job>,
+    /// Units that were available when the keeper last looked; [`UNSEEN`] before.
+    available: Arc<AtomicU64>,
+}
+
+const UNSEEN: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Statements {
@@ -121,7 +135,7 @@ impl Keepers {
             remove: cql.prepare(table, Access::Cas, remove).await?,
             zone: cql.prepare(Table::StockZones, Access::Write, zone).await?,
         };
-        Ok(Self { statements: Arc::new(statements), queues: Arc::default() })
+        Ok(Self { statements: Arc::new(statements), desks: Arc::default() })
     }
 
     /// Asks the keeper of a place, and waits for its answer.
@@ -149,38 +163,44 @@ impl Keepers {
         answered.await.unwrap_or_else(|_| Err(StoreError::Ambiguous("the keeper went away".to_owned())))
     }
 
+    /// The units that the keeper of a place last saw available; `None` where none is at work.
+    pub(crate) fn last_available(&self, place: &Place) -> Option<u64> {
+        let desks = self.desks.lock().unwrap_or_else(PoisonError::into_inner);
+        let available = desks.get(place)?.available.load(Ordering::Relaxed);
+        (available != UNSEEN).then_some(available)
+    }
+
     fn queue(&self, cql: &Arc<Cql>, place: &Place) -> mpsc::Sender<Job> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(place) {
-            return queue.clone();
+        let mut desks = self.desks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(desk) = desks.get(place) {
+            return desk.queue.clone();
         }
-        let (sender, jobs) = mpsc::channel(QUEUE);
-        queues.insert(place.clone(), sender.clone());
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let available = Arc::new(AtomicU64::new(UNSEEN));
+        desks.insert(place.clone(), Desk { queue: queue.clone(), available: Arc::clone(&available) });
         let keeper = Keeper {
             cql: Arc::clone(cql),
             statements: Arc::clone(&self.statements),
             place: place.clone(),
             figures: None,
             known: HashMap::new(),
+            added: Added::default(),
             batch: BATCH_MIN,
+            available,
         };
-        tokio::spawn(keep(keeper, jobs, Arc::clone(&self.queues)));
-        sender
+        tokio::spawn(keep(keeper, jobs, Arc::clone(&self.desks)));
+        queue
     }
 
     fn forget(&self, place: &Place, gone: &mpsc::Sender<Job>) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if queues.get(place).is_some_and(|queue| queue.same_channel(gone)) {
-            queues.remove(place);
+        let mut desks = self.desks.lock().unwrap_or_else(PoisonError::into_inner);
+        if desks.get(place).is_some_and(|desk| desk.queue.same_channel(gone)) {
+            desks.remove(place);
         }
     }
 }
 
-async fn keep(
-    mut keeper: Keeper,
-    mut jobs: mpsc::Receiver<Job>,
-    queues: Arc<Mutex<HashMap<Place, mpsc::Sender<Job>>>>,
-) {
+async fn keep(mut keeper: Keeper, mut jobs: mpsc::Receiver<Job>, desks: Arc<Mutex<Desks>>) {
     loop {
         let mut group = Vec::new();
         let waited = tokio::time::timeout(IDLE, jobs.recv_many(&mut group, keeper.batch)).await;
@@ -188,7 +208,7 @@ async fn keep(
             Ok(0) => return,
             Ok(_) => keeper.settle(group, !jobs.is_empty()).await,
             Err(_) => {
-                queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&keeper.place);
+                desks.lock().unwrap_or_else(PoisonError::into_inner).remove(&keeper.place);
                 jobs.close();
                 // Whoever came between the last look and the closing is still served.
                 while jobs.recv_many(&mut group, keeper.batch).await > 0 {
@@ -208,13 +228,17 @@ struct Keeper {
     figures: Option<Figures>,
     /// Rows as of the same moment.
     known: HashMap<RowKey, Option<LedgerRow>>,
+    added: Added,
     batch: usize,
+    available: Arc<AtomicU64>,
 }
 
 /// What became of a write.
 enum Written {
     Yes,
     No,
+    /// It is not there, but may still come.
+    NotYet,
     Unknown(String),
 }
 
@@ -224,6 +248,8 @@ impl Keeper {
         let started = Instant::now();
         let decided = self.decide(&group).await;
         let took = started.elapsed();
+        let seen = self.figures.as_ref().map_or(UNSEEN, |figures| figures.level.available());
+        self.available.store(seen, Ordering::Relaxed);
         if took < FAST && is_more {
             self.batch = (self.batch * 2).min(BATCH_MAX);
         } else if took > SLOW {
@@ -246,24 +272,31 @@ impl Keeper {
     }
 
     async fn decide(&mut self, group: &[Job]) -> Result<Vec<Result<Answer>>> {
+        // A write whose answer was lost may still arrive, until another one takes its place.
+        let mut in_doubt = false;
         for round in 0..ROUNDS {
             let was_known = self.figures.is_some();
             let figures = match self.figures.take() {
                 Some(figures) => figures,
-                None => self.look(round > 0).await?,
+                None => {
+                    let figures = self.look(round > 0).await?;
+                    self.added = Added::since(figures.rev);
+                    figures
+                }
             };
-            self.look_up(group).await?;
-            let mut draft = Draft::new(figures, std::mem::take(&mut self.known));
+            self.look_up(group, in_doubt).await?;
+            let mut draft =
+                Draft::new(figures, std::mem::take(&mut self.known), std::mem::take(&mut self.added));
             let answers: Vec<Answer> =
                 group.iter().map(|job| draft.decide(&self.place, &job.change, job.now)).collect();
             if !draft.is_changed {
                 let is_final = answers.iter().all(|answer| matches!(answer, Answer::Done { .. }));
-                self.known = draft.rows;
                 if was_known && !is_final {
                     // A refusal is only given on figures that were read for it.
-                    self.known.clear();
                     continue;
                 }
+                self.known = draft.rows;
+                self.added = draft.added;
                 self.figures = Some(draft.figures);
                 return Ok(answers.into_iter().map(Ok).collect());
             }
@@ -274,15 +307,18 @@ impl Keeper {
                         self.known.clear();
                     }
                     self.figures = Some(draft.figures);
+                    self.added = draft.added;
                     return Ok(answers.into_iter().map(Ok).collect());
                 }
                 Written::No => back_off(round).await,
+                Written::NotYet => in_doubt = true,
                 Written::Unknown(detail) => {
                     return Ok(answers.iter().map(|_| Err(StoreError::Ambiguous(detail.clone()))).collect());
                 }
             }
         }
-        Err(StoreError::Unavailable(format!("the stock of {} is being fought for", self.place.product_id)))
+        let detail = format!("the stock of {} is being fought for", self.place.product_id);
+        Err(if in_doubt { StoreError::Ambiguous(detail) } else { StoreError::Unavailable(detail) })
     }
 
     async fn look(&self, is_serial: bool) -> Result<Figures> {
@@ -293,10 +329,10 @@ impl Keeper {
     }
 
     /// Learns the rows that the group's changes are about.
-    async fn look_up(&mut self, group: &[Job]) -> Result<()> {
+    async fn look_up(&mut self, group: &[Job], in_doubt: bool) -> Result<()> {
         let mut missing: Vec<RowKey> = group
             .iter()
-            .flat_map(|job| job.change.rows())
+            .flat_map(|job| job.change.rows(in_doubt))
             .filter(|key| !self.known.contains_key(key))
             .collect();
         missing.sort_unstable();
@@ -364,7 +400,7 @@ impl Keeper {
                 }
             }
         }
-        Ok(match self.cql.cas_batch(rows).await? {
+        Ok(match self.cql.cas_batch(&rows).await? {
             Verdict::Applied => Written::Yes,
             Verdict::NotApplied => Written::No,
             Verdict::Unknown => self.resolve(expected, mark).await,
@@ -379,10 +415,10 @@ impl Keeper {
                 Ok(figures) if figures.marks.contains(&mark) => return Written::Yes,
                 Ok(figures) => {
                     let since = figures.rev.unwrap_or_default() - expected.unwrap_or_default();
-                    return if usize::try_from(since).unwrap_or(usize::MAX) <= MARKS {
-                        Written::No
-                    } else {
-                        Written::Unknown("too much has happened to the stock since".to_owned())
+                    return match usize::try_from(since) {
+                        Ok(0) => Written::NotYet,
+                        Ok(since) if since <= MARKS => Written::No,
+                        _ => Written::Unknown("too much has happened to the stock since".to_owned()),
                     };
                 }
                 Err(error) => last = error.to_string(),

@@ -1,0 +1,260 @@
+//! The steps of an order. The conditional write on its version decides; the units and the lists follow, and an intent
+//! makes sure that they do.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use mw_codec::{Damaged, Reader, Writer};
+use mw_domain::order::Step;
+use mw_domain::stock::Cause;
+use mw_domain::{Order, OrderId, OrderStatus, Timestamp};
+use mw_store::once::Outcome;
+use mw_store::orders::SetStatus;
+use mw_store::{Done, Refusal, Result, StoreError};
+use scylla::value::MaybeUnset;
+use uuid::Uuid;
+
+use super::rows::{EventRow, Standing, version};
+use super::{EVENTS_MAX, place::demands};
+use crate::CassandraStore;
+use crate::cql::Row;
+use crate::due::Queue;
+use crate::intents::Kind;
+use crate::keeper::{Change, Place};
+use crate::ledger::{END_OF_TIME, End};
+use crate::outcome::Verdict;
+use crate::stock::AT_ONCE;
+
+/// Rounds that a step may lose to others.
+const ROUNDS: usize = 16;
+/// Orders cancelled at once.
+const CANCELLED_AT_ONCE: usize = 32;
+
+/// A step that one process is taking.
+struct Taken {
+    order_id: OrderId,
+    /// The version after it.
+    version: i64,
+    cause: Option<Cause>,
+}
+
+impl CassandraStore {
+    pub(super) async fn step(&self, command: SetStatus) -> Result<Done<Order>> {
+        let once = command.once.clone();
+        let now = command.now;
+        let remembered: (fn(&Order) -> Outcome, fn(Outcome) -> Option<Order>) = (
+            |order| Outcome::Order(order.clone()),
+            |outcome| match outcome {
+                Outcome::Order(order) => Some(order),
+                _ => None,
+            },
+        );
+        self.keyed(once.as_ref(), Uuid::new_v4(), now, remembered, |_, maybe_done| {
+            self.take_step(command, maybe_done)
+        })
+        .await
+    }
+
+    /// Takes a step. One that may have been taken before under the same key is not refused for its version.
+    async fn take_step(&self, command: SetStatus, maybe_done: bool) -> Result<Order> {
+        let id = command.order_id;
+        let _turn = self.locks.one(&("order", id)).await;
+        for _ in 0..ROUNDS {
+            let found = self.placed(id).await?;
+            let found =
+                found.filter(|(order, _)| command.of_user.as_ref().is_none_or(|user| *user == order.user_id));
+            let (order, standing) = found.ok_or(Refusal::OrderNotFound(id))?;
+            let is_there = maybe_done && order.status == command.to;
+            if !is_there && command.expected_version.is_some_and(|expected| expected != order.version) {
+                return Err(Refusal::OrderVersion { current: order }.into());
+            }
+            let cause = match order.status.step(command.to)? {
+                Step::Stay => return Ok(order),
+                Step::Move => None,
+                Step::MoveUnits(cause) => Some(cause),
+            };
+            let next = self.write_step(&order, &standing, &command, cause).await?;
+            if let Some(next) = next {
+                return Ok(next);
+            }
+        }
+        Err(StoreError::Unavailable(format!("order {id} is being fought for")))
+    }
+
+    /// One attempt of a step; `None` where somebody else changed the order first.
+    async fn write_step(
+        &self,
+        order: &Order,
+        standing: &Standing,
+        command: &SetStatus,
+        cause: Option<Cause>,
+    ) -> Result<Option<Order>> {
+        let mut next = order.clone();
+        let event = next.advance(command.to, command.note.clone(), command.now);
+        let taken = Taken { order_id: order.order_id, version: version(&next), cause };
+        let mark = Uuid::new_v4();
+        let intent = self.intents.begin(&self.cql, Kind::Status, mark, encode(&taken)).await?;
+        let id = order.order_id.uuid();
+        let step: Row = Box::new((
+            next.status.as_str(),
+            crate::time::to_cql(next.updated_at),
+            version(&next),
+            id,
+            version(order),
+        ));
+        let event: Row = Box::new((
+            id,
+            version(&next),
+            crate::time::to_cql(event.at),
+            order.status.as_str(),
+            event.to.as_str(),
+            event.note.map_or(MaybeUnset::Unset, MaybeUnset::Set),
+            mark,
+        ));
+        let statements = [(&self.orders.step, step), (&self.orders.step_event, event)];
+        let is_taken = match self.cql.cas_batch(&statements).await {
+            Ok(Verdict::Applied) => Ok(true),
+            Ok(Verdict::NotApplied) => Ok(false),
+            Ok(Verdict::Unknown) => self.is_step_taken(order.order_id, version(&next), mark).await,
+            Err(error) => Err(error),
+        };
+        match is_taken {
+            Ok(true) => {}
+            Ok(false) => {
+                self.end_soon(intent);
+                return Ok(None);
+            }
+            Err(error) => {
+                self.intents.leave(intent);
+                return Err(error);
+            }
+        }
+        match self.follow(&next, standing, cause, command.now).await {
+            Ok(()) => {
+                self.end_soon(intent);
+                Ok(Some(next))
+            }
+            Err(error) => {
+                self.intents.leave(intent);
+                Err(StoreError::Ambiguous(format!("the step is taken, the rest follows: {error}")))
+            }
+        }
+    }
+
+    /// What became of a step whose answer was lost.
+    async fn is_step_taken(&self, id: OrderId, version: i64, mark: Uuid) -> Result<bool> {
+        let asked = (id.uuid(), EVENTS_MAX);
+        let unknown = |error: StoreError| StoreError::Ambiguous(error.to_string());
+        let rows: Vec<EventRow> = self.cql.rows(&self.orders.events_serial, asked).await.map_err(unknown)?;
+        if rows.iter().any(|row| row.mark == Some(mark)) {
+            return Ok(true);
+        }
+        // Another step took its place, so it can never come; otherwise it may still be on its way.
+        if rows.iter().any(|row| row.number() >= version) {
+            return Ok(false);
+        }
+        Err(StoreError::Ambiguous(format!("a step of order {id} was not answered")))
+    }
+
+    /// What follows a step: the units, and the rows of the lists.
+    async fn follow(
+        &self,
+        order: &Order,
+        standing: &Standing,
+        cause: Option<Cause>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let end = cause.and_then(end_of);
+        if let Some(end) = end {
+            let moves = demands(order).into_iter().map(|line| {
+                let place = Place { product_id: line.product_id, geo_zone: order.geo_zone.clone() };
+                let op_id = order.order_id.uuid();
+                let change = Change::End { until: END_OF_TIME, op_id, quantity: line.quantity, end };
+                async move { self.keepers.ask(&self.cql, &place, change, now).await.map(drop) }
+            });
+            let moves: Vec<_> = moves.collect();
+            stream::iter(moves).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        }
+        self.write_lists(order, standing).await
+    }
+
+    /// Finishes a step that somebody took.
+    pub(crate) async fn recover_step(&self, payload: &[u8]) -> Result<()> {
+        let taken = decode(payload)?;
+        let Some((order, standing)) = self.placed(taken.order_id).await? else { return Ok(()) };
+        if version(&order) < taken.version {
+            return Ok(());
+        }
+        self.follow(&order, &standing, taken.cause, order.updated_at).await
+    }
+
+    pub(super) async fn cancel_late(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
+        let rows = self.due.rows(&self.cql, Queue::Payment, now, limit).await?;
+        let cancelled = rows.into_iter().map(|row| async move {
+            let order_id = OrderId::new(row.id);
+            let found = self.placed(order_id).await?;
+            let is_late =
+                found.is_some_and(|(order, _)| order.status == OrderStatus::Created && now >= order.pay_by);
+            let mut count = 0;
+            if is_late {
+                let command = SetStatus {
+                    order_id,
+                    of_user: None,
+                    to: OrderStatus::Cancelled,
+                    note: Some(note.to_owned()),
+                    expected_version: Some(1),
+                    now,
+                    once: None,
+                };
+                match self.take_step(command, false).await {
+                    Ok(_) => count = 1,
+                    // Somebody paid or cancelled it at this moment.
+                    Err(StoreError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.due.done(&self.cql, Queue::Payment, row).await?;
+            Ok::<_, StoreError>(count)
+        });
+        let counts: Vec<usize> = stream::iter(cancelled.collect::<Vec<_>>())
+            .buffer_unordered(CANCELLED_AT_ONCE)
+            .try_collect()
+            .await?;
+        Ok(counts.into_iter().sum())
+    }
+}
+
+const fn end_of(cause: Cause) -> Option<End> {
+    match cause {
+        Cause::Take => Some(End::Take),
+        Cause::Release => Some(End::Release),
+        Cause::Return => Some(End::Return),
+        Cause::Hold | Cause::Set | Cause::Adjust => None,
+    }
+}
+
+fn encode(taken: &Taken) -> Vec<u8> {
+    let mut writer = Writer::new(32);
+    writer.bytes(taken.order_id.as_bytes());
+    writer.signed(taken.version);
+    writer.byte(match taken.cause {
+        Some(Cause::Take) => 1,
+        Some(Cause::Release) => 2,
+        Some(Cause::Return) => 3,
+        _ => 0,
+    });
+    writer.done()
+}
+
+fn decode(bytes: &[u8]) -> Result<Taken, Damaged> {
+    let mut reader = Reader::new(bytes, "the intent of a step")?;
+    let order_id = OrderId::from_bytes(reader.array()?);
+    let version = reader.signed()?;
+    let cause = match reader.byte()? {
+        0 => None,
+        1 => Some(Cause::Take),
+        2 => Some(Cause::Release),
+        3 => Some(Cause::Return),
+        _ => return Err(reader.damaged()),
+    };
+    reader.end()?;
+    Ok(Taken { order_id, version, cause })
+}

@@ -1,0 +1,436 @@
+//! Reservations: units of several products held until a moment, all of them or none.
+//!
+//! The reservation's row is written first, then its units are held; nobody knows the id before all is done, and what a
+//! dead process left ends with its time. How a reservation ends is decided by the ledger row of its first product (by
+//! id); its other products and its own row follow, and whoever finds them behind brings them along.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use mw_domain::{
+    Demand, GeoZone, ProductId, Reservation, ReservationId, ReservationStatus, Shortage, Timestamp,
+};
+use mw_store::once::Outcome;
+use mw_store::stock::Reserve;
+use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
+use scylla::statement::prepared::PreparedStatement;
+use scylla::value::CqlTimestamp;
+use scylla::{DeserializeValue, SerializeValue};
+use uuid::Uuid;
+
+use crate::CassandraStore;
+use crate::cql::{Access, Cql};
+use crate::due::Queue;
+use crate::gather::Gather;
+use crate::keeper::{Answer, Change, Place};
+use crate::ledger::{End, State};
+use crate::stock::AT_ONCE;
+use crate::tables::Table;
+use crate::time::{from_cql, to_cql, ttl_seconds};
+
+/// Reservations settled at once.
+const SETTLED_AT_ONCE: usize = 32;
+
+/// What stands in `status` of a reservation that could not get its units.
+const VOID: &str = "void";
+
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+struct DemandValue {
+    product_id: String,
+    quantity: i32,
+}
+
+type InsertRow = (i64, Uuid, String, Vec<DemandValue>, &'static str, CqlTimestamp, CqlTimestamp, i32);
+type StoredReservation =
+    (Option<String>, Option<Vec<DemandValue>>, Option<String>, Option<CqlTimestamp>, Option<CqlTimestamp>);
+
+#[derive(Debug)]
+pub(crate) struct Statements {
+    insert: Gather<i64, InsertRow>,
+    close: Gather<i64, (i32, &'static str, i64, Uuid)>,
+    read: PreparedStatement,
+}
+
+impl Statements {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let table = Table::Reservations;
+        let insert = "INSERT INTO {} (slot, reservation_id, geo_zone, lines, status, created_at, expires_at) \
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1 AND TTL ?";
+        let close =
+            "UPDATE {} USING TIMESTAMP 2 AND TTL ? SET status = ? WHERE slot = ? AND reservation_id = ?";
+        let read = "SELECT geo_zone, lines, status, created_at, expires_at FROM {} \
+             WHERE slot = ? AND reservation_id = ?";
+        Ok(Self {
+            insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
+            close: Gather::new(cql.prepare(table, Access::Write, close).await?),
+            read: cql.prepare(table, Access::Read, read).await?,
+        })
+    }
+}
+
+/// The partition of a reservation, made of its id: the first bits of a version 7 UUID are its second, so reservations of
+/// one moment are written together, in four lots.
+fn slot_of(id: ReservationId) -> i64 {
+    let bits = id.uuid().as_u128();
+    let second = i64::try_from(bits >> 90).unwrap_or_default();
+    second << 2 | i64::try_from(bits & 0b11).unwrap_or_default()
+}
+
+const fn status_name(status: ReservationStatus) -> &'static str {
+    match status {
+        ReservationStatus::Held => "held",
+        ReservationStatus::Confirmed => "confirmed",
+        ReservationStatus::Released => "released",
+        ReservationStatus::Expired => "expired",
+    }
+}
+
+/// `None` for a reservation that never came to be.
+fn read_status(name: &str) -> Result<Option<ReservationStatus>> {
+    Ok(Some(match name {
+        "held" => ReservationStatus::Held,
+        "confirmed" => ReservationStatus::Confirmed,
+        "released" => ReservationStatus::Released,
+        "expired" => ReservationStatus::Expired,
+        VOID => return Ok(None),
+        other => return Err(StoreError::Corrupt(format!("a reservation is {other:?}"))),
+    }))
+}
+
+impl CassandraStore {
+    fn place_of(reservation: &Reservation, line: &Demand) -> Place {
+        Place { product_id: line.product_id.clone(), geo_zone: reservation.geo_zone.clone() }
+    }
+
+    pub(crate) async fn reserve_units(&self, command: Reserve) -> Result<Done<Reservation>> {
+        let Reserve { reservation_id, geo_zone, lines, expires_at, now, once } = command;
+        let remembered: (fn(&Reservation) -> Outcome, fn(Outcome) -> Option<Reservation>) =
+            (|reservation| Outcome::Reservation(reservation.clone()), reservation_in);
+        let is_keyed = once.is_some();
+        self.keyed(once.as_ref(), reservation_id.uuid(), now, remembered, |op_id, maybe_done| async move {
+            let reservation_id = ReservationId::new(op_id);
+            let begun = if maybe_done { self.stored_reservation(reservation_id).await? } else { None };
+            let is_new = !maybe_done;
+            let reservation = begun.unwrap_or(Reservation {
+                reservation_id,
+                geo_zone,
+                lines,
+                status: ReservationStatus::Held,
+                created_at: now,
+                expires_at,
+            });
+            self.refuse_short(&reservation.geo_zone, &reservation.lines, now).await?;
+            self.keep_reservation(&reservation, now).await?;
+            let short = self.hold_all(&reservation, is_new, now).await?;
+            if short.is_empty() {
+                return Ok(reservation);
+            }
+            self.give_up(&reservation, is_keyed, now).await?;
+            Err(self.all_shortages(&reservation.geo_zone, &reservation.lines, short, now).await?)
+        })
+        .await
+    }
+
+    /// Refuses what cannot be met before anything is written, where that is cheap to know.
+    async fn refuse_short(&self, geo_zone: &GeoZone, lines: &[Demand], now: Timestamp) -> Result<()> {
+        let offers = self.cards.offers(&self.cql, lines.iter().map(|line| &line.product_id)).await?;
+        let is_unlisted = offers.iter().any(Option::is_none);
+        if is_unlisted || lines.len() > 1 || self.looks_short(geo_zone, lines) {
+            self.refuse_shortages(geo_zone, lines, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether this process last saw too few units of something.
+    pub(crate) fn looks_short(&self, geo_zone: &GeoZone, lines: &[Demand]) -> bool {
+        lines.iter().any(|line| {
+            let place = Place { product_id: line.product_id.clone(), geo_zone: geo_zone.clone() };
+            self.keepers.last_available(&place).is_some_and(|units| units < u64::from(line.quantity))
+        })
+    }
+
+    /// Refuses with every shortage there is.
+    pub(crate) async fn refuse_shortages(
+        &self,
+        geo_zone: &GeoZone,
+        lines: &[Demand],
+        now: Timestamp,
+    ) -> Result<()> {
+        let shortages = self.shortages(geo_zone, lines, now).await?;
+        if shortages.is_empty() { Ok(()) } else { Err(Refusal::OutOfStock(shortages).into()) }
+    }
+
+    async fn shortages(&self, geo_zone: &GeoZone, lines: &[Demand], now: Timestamp) -> Result<Vec<Shortage>> {
+        let reads = lines.iter().map(|line| async move {
+            let place = Place { product_id: line.product_id.clone(), geo_zone: geo_zone.clone() };
+            let offer = self.cards.offer(&self.cql, line.product_id.clone()).await?;
+            let available = match offer {
+                Some(_) => self.level_at(&place, Freshness::Full, now).await?,
+                None => None,
+            };
+            Ok::<_, StoreError>(Shortage {
+                product_id: line.product_id.clone(),
+                requested: line.quantity,
+                available: available.map_or(0, |stock| stock.level.available()),
+            })
+        });
+        let found: Vec<Shortage> =
+            stream::iter(reads.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().filter(|short| u64::from(short.requested) > short.available).collect())
+    }
+
+    /// What to answer when units ran out while they were being held: every shortage, and those that were met in any case.
+    pub(crate) async fn all_shortages(
+        &self,
+        geo_zone: &GeoZone,
+        lines: &[Demand],
+        met: Vec<Shortage>,
+        now: Timestamp,
+    ) -> Result<StoreError> {
+        let mut shortages = self.shortages(geo_zone, lines, now).await?;
+        for short in met {
+            if !shortages.iter().any(|known| known.product_id == short.product_id) {
+                shortages.push(short);
+            }
+        }
+        let place = |short: &Shortage| lines.iter().position(|line| line.product_id == short.product_id);
+        shortages.sort_by_key(place);
+        Ok(Refusal::OutOfStock(shortages).into())
+    }
+
+    async fn keep_reservation(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
+        let id = reservation.reservation_id;
+        let slot = slot_of(id);
+        let lines = reservation
+            .lines
+            .iter()
+            .map(|line| DemandValue {
+                product_id: line.product_id.as_str().to_owned(),
+                quantity: i32::try_from(line.quantity).unwrap_or(i32::MAX),
+            })
+            .collect();
+        let row = (
+            slot,
+            id.uuid(),
+            reservation.geo_zone.as_str().to_owned(),
+            lines,
+            status_name(ReservationStatus::Held),
+            to_cql(reservation.created_at),
+            to_cql(reservation.expires_at),
+            ttl_seconds(now, reservation.forgotten_at()),
+        );
+        let (row, due) = tokio::join!(
+            self.reservations.insert.write(&self.cql, slot, row),
+            self.due.add(&self.cql, Queue::Hold, reservation.expires_at, id.uuid(), now),
+        );
+        row.and(due).map_err(nothing_held)
+    }
+
+    async fn hold_all(
+        &self,
+        reservation: &Reservation,
+        is_new: bool,
+        now: Timestamp,
+    ) -> Result<Vec<Shortage>> {
+        let op_id = reservation.reservation_id.uuid();
+        let holds = reservation.lines.iter().map(|line| async move {
+            let change =
+                Change::Hold { until: reservation.expires_at, op_id, quantity: line.quantity, is_new };
+            let place = Self::place_of(reservation, line);
+            let short = |available| Shortage {
+                product_id: line.product_id.clone(),
+                requested: line.quantity,
+                available,
+            };
+            match self.ask(&place, change, now).await? {
+                Answer::Short { available } => Ok(Some(short(available))),
+                Answer::Done { state: Some(State::Void), stock } => Ok(Some(short(stock.level.available()))),
+                Answer::Done { .. } => Ok(None),
+                other => Err(StoreError::Corrupt(format!("a keeper answered {other:?}"))),
+            }
+        });
+        let answers: Vec<Option<Shortage>> =
+            stream::iter(holds.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Gives back what was held of a reservation that did not get everything.
+    async fn give_up(&self, reservation: &Reservation, is_keyed: bool, now: Timestamp) -> Result<()> {
+        if reservation.lines.len() > 1 || is_keyed {
+            let end = if is_keyed { End::Prevent } else { End::Release };
+            self.end_lines(reservation, reservation.lines.iter(), end, now).await?;
+        }
+        self.close_row(reservation, VOID, now).await
+    }
+
+    async fn end_lines<'a>(
+        &self,
+        reservation: &Reservation,
+        lines: impl Iterator<Item = &'a Demand>,
+        end: End,
+        now: Timestamp,
+    ) -> Result<()> {
+        let op_id = reservation.reservation_id.uuid();
+        let ends: Vec<_> = lines
+            .map(|line| {
+                let change =
+                    Change::End { until: reservation.expires_at, op_id, quantity: line.quantity, end };
+                let place = Self::place_of(reservation, line);
+                async move { self.keepers.ask(&self.cql, &place, change, now).await.map(drop) }
+            })
+            .collect();
+        stream::iter(ends).buffer_unordered(AT_ONCE).try_collect::<()>().await
+    }
+
+    async fn close_row(&self, reservation: &Reservation, status: &'static str, now: Timestamp) -> Result<()> {
+        let slot = slot_of(reservation.reservation_id);
+        let ttl = ttl_seconds(now, reservation.forgotten_at());
+        let row = (ttl, status, slot, reservation.reservation_id.uuid());
+        self.reservations.close.write(&self.cql, slot, row).await
+    }
+
+    /// As it is stored, its time regardless.
+    pub(crate) async fn stored_reservation(&self, id: ReservationId) -> Result<Option<Reservation>> {
+        let values = (slot_of(id), id.uuid());
+        let row: Option<StoredReservation> = self.cql.first(&self.reservations.read, values).await?;
+        row.map_or(Ok(None), |row| read_reservation(id, row))
+    }
+
+    pub(crate) async fn known_reservation(
+        &self,
+        id: ReservationId,
+        now: Timestamp,
+    ) -> Result<Option<Reservation>> {
+        let stored = self.stored_reservation(id).await?;
+        Ok(stored.filter(|reservation| now < reservation.forgotten_at()).map(|mut reservation| {
+            reservation.status = reservation.status_at(now);
+            reservation
+        }))
+    }
+
+    /// Ends a hold in the asked way, or in the way that was decided before; answers how it ended.
+    async fn end_reservation(
+        &self,
+        reservation: &Reservation,
+        asked: ReservationStatus,
+        now: Timestamp,
+    ) -> Result<ReservationStatus> {
+        let Some(first) = reservation.lines.iter().min_by(|a, b| a.product_id.cmp(&b.product_id)) else {
+            return Ok(asked);
+        };
+        let end = if asked == ReservationStatus::Confirmed { End::Take } else { End::Release };
+        let op_id = reservation.reservation_id.uuid();
+        let change = Change::End { until: reservation.expires_at, op_id, quantity: first.quantity, end };
+        let place = Self::place_of(reservation, first);
+        let ended = match self.keepers.ask(&self.cql, &place, change, now).await? {
+            Answer::Done { state: Some(State::Taken), .. } => ReservationStatus::Confirmed,
+            Answer::Done { .. } if asked == ReservationStatus::Confirmed => {
+                if now >= reservation.expires_at {
+                    ReservationStatus::Expired
+                } else {
+                    ReservationStatus::Released
+                }
+            }
+            Answer::Done { .. } => asked,
+            other => return Err(StoreError::Corrupt(format!("a keeper answered {other:?}"))),
+        };
+        let end = if ended == ReservationStatus::Confirmed { End::Take } else { End::Release };
+        let others = reservation.lines.iter().filter(|line| line.product_id != first.product_id);
+        self.end_lines(reservation, others, end, now).await?;
+        self.close_row(reservation, status_name(ended), now).await?;
+        Ok(ended)
+    }
+
+    /// Ends it because its time is over; `false` where it had ended before.
+    pub(crate) async fn expire_reservation(&self, reservation: &Reservation, now: Timestamp) -> Result<bool> {
+        if reservation.status != ReservationStatus::Held {
+            return Ok(false);
+        }
+        let ended = self.end_reservation(reservation, ReservationStatus::Expired, now).await?;
+        Ok(ended == ReservationStatus::Expired)
+    }
+
+    /// Closes a hold in the asked way; one that was closed in this way already stays as it is.
+    async fn close_reservation(
+        &self,
+        id: ReservationId,
+        asked: ReservationStatus,
+        now: Timestamp,
+    ) -> Result<Reservation> {
+        let mut reservation = self.known_reservation(id, now).await?.ok_or(Refusal::ReservationNotFound)?;
+        if reservation.status == ReservationStatus::Held {
+            reservation.status = self.end_reservation(&reservation, asked, now).await?;
+        }
+        if reservation.status == asked {
+            return Ok(reservation);
+        }
+        Err(Refusal::ReservationClosed { status: reservation.status }.into())
+    }
+
+    pub(crate) async fn confirm_reservation(
+        &self,
+        id: ReservationId,
+        now: Timestamp,
+        once: Option<Once>,
+    ) -> Result<Done<Reservation>> {
+        let remembered: (fn(&Reservation) -> Outcome, fn(Outcome) -> Option<Reservation>) =
+            (|reservation| Outcome::Reservation(reservation.clone()), reservation_in);
+        self.keyed(once.as_ref(), Uuid::new_v4(), now, remembered, |_, _| {
+            self.close_reservation(id, ReservationStatus::Confirmed, now)
+        })
+        .await
+    }
+
+    pub(crate) async fn release_reservation(&self, id: ReservationId, now: Timestamp) -> Result<()> {
+        self.close_reservation(id, ReservationStatus::Released, now).await.map(drop)
+    }
+
+    pub(crate) async fn settle_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        let rows = self.due.rows(&self.cql, Queue::Hold, now, limit).await?;
+        let settled = rows.into_iter().map(|row| async move {
+            let stored = self.stored_reservation(ReservationId::new(row.id)).await?;
+            let is_settled = match stored {
+                Some(reservation) => self.expire_reservation(&reservation, now).await?,
+                None => false,
+            };
+            self.due.done(&self.cql, Queue::Hold, row).await?;
+            Ok::<_, StoreError>(usize::from(is_settled))
+        });
+        let counts: Vec<usize> =
+            stream::iter(settled.collect::<Vec<_>>()).buffer_unordered(SETTLED_AT_ONCE).try_collect().await?;
+        Ok(counts.into_iter().sum())
+    }
+}
+
+fn read_reservation(id: ReservationId, row: StoredReservation) -> Result<Option<Reservation>> {
+    let corrupt = || StoreError::Corrupt(format!("reservation {id}"));
+    let (Some(zone), Some(lines), Some(status), Some(created_at), Some(expires_at)) = row else {
+        return Err(corrupt());
+    };
+    let Some(status) = read_status(&status)? else { return Ok(None) };
+    let lines = lines.into_iter().map(|line| {
+        let product_id = ProductId::parse(&line.product_id).map_err(|_| corrupt())?;
+        Ok(Demand { product_id, quantity: u32::try_from(line.quantity).map_err(|_| corrupt())? })
+    });
+    Ok(Some(Reservation {
+        reservation_id: id,
+        geo_zone: GeoZone::parse(&zone).map_err(|_| corrupt())?,
+        lines: lines.collect::<Result<_>>()?,
+        status,
+        created_at: from_cql(created_at),
+        expires_at: from_cql(expires_at),
+    }))
+}
+
+fn reservation_in(outcome: Outcome) -> Option<Reservation> {
+    match outcome {
+        Outcome::Reservation(reservation) => Some(reservation),
+        _ => None,
+    }
+}
+
+/// Rows of a reservation may be there without its units; nobody was told of it.
+fn nothing_held(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Ambiguous(detail) => StoreError::Unavailable(detail),
+        other => other,
+    }
+}
