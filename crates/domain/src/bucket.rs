@@ -69,17 +69,33 @@ const FIRST_BOUND_MINOR: i64 = 100 * 100;
 
 impl Band {
     pub fn of(price: Money) -> Self {
+        Self::with_bounds(price).0
+    }
+
+    /// The band of a price, where it begins and where the next one does, in minor units.
+    fn with_bounds(price: Money) -> (Self, i64, i64) {
         let mut band = 0;
+        let mut from = 0;
         let mut decade = FIRST_BOUND_MINOR;
         loop {
             for step in STEPS {
-                if price.as_minor() < decade.saturating_mul(step) {
-                    return Self(band);
+                let to = decade.saturating_mul(step);
+                if price.as_minor() < to {
+                    return (Self(band), from, to);
                 }
                 band += 1;
+                from = to;
             }
             decade = decade.saturating_mul(10);
         }
+    }
+
+    /// Which of `slices` equal parts of its band a price stands in, the cheapest being 0.
+    pub fn slice(price: Money, slices: u8) -> u8 {
+        let (_, from, to) = Self::with_bounds(price);
+        let into = i128::from(price.as_minor().saturating_sub(from).max(0));
+        let slice = into * i128::from(slices) / i128::from(to.saturating_sub(from).max(1));
+        u8::try_from(slice).unwrap_or_default()
     }
 
     pub const fn number(self) -> u8 {
@@ -146,6 +162,17 @@ mod tests {
             bounds.iter().map(|text| Band::of(Money::parse(text).unwrap()).number()).collect();
         assert_eq!(bands, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
         assert_eq!(Band::between(Money::ZERO, Money::MAX).count(), 31);
+    }
+
+    #[test]
+    fn slices_of_a_band_rise_with_the_price_and_are_even() {
+        let slices = |text: &str| Band::slice(Money::parse(text).unwrap(), 4);
+        assert_eq!(["0", "24.99", "25", "50", "99.99"].map(slices), [0, 0, 1, 2, 3]);
+        assert_eq!(["200", "274.99", "275", "350", "499.99"].map(slices), [0, 0, 1, 2, 3]);
+        for price in [Money::ZERO, Money::from_minor(12_345), Money::MAX] {
+            assert_eq!(Band::slice(price, 1), 0);
+            assert!(Band::slice(price, 64) < 64);
+        }
     }
 
     #[test]

@@ -48,14 +48,23 @@ impl Guard {
     }
 
     pub(crate) fn next(&self) -> Next {
-        let token = Uuid::new_v4();
+        self.next_as(Uuid::new_v4())
+    }
+
+    /// The change of an operation that may be asked about later.
+    pub(crate) fn next_as(&self, token: Uuid) -> Next {
         let marks = std::iter::once(token).chain(self.marks.iter().copied()).take(MARKS).collect();
         Next { expected: self.rev, rev: self.rev.unwrap_or(0) + 1, marks, token }
     }
 
+    /// Whether the change of this token is one of the last few.
+    pub(crate) fn remembers(&self, token: Uuid) -> bool {
+        self.marks.contains(&token)
+    }
+
     /// What this later state says of a change that was tried.
     fn tells(&self, tried: &Next) -> Fate {
-        if self.marks.contains(&tried.token) {
+        if self.remembers(tried.token) {
             return Fate::Done;
         }
         if self.rev == tried.expected {

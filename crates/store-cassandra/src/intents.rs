@@ -33,10 +33,11 @@ pub(crate) enum Kind {
     Merge,
     Login,
     Product,
+    Import,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Order, Self::Status, Self::Merge, Self::Login, Self::Product];
+    const ALL: [Self; 6] = [Self::Order, Self::Status, Self::Merge, Self::Login, Self::Product, Self::Import];
 
     const fn name(self) -> &'static str {
         match self {
@@ -45,6 +46,7 @@ impl Kind {
             Self::Merge => "merge",
             Self::Login => "login",
             Self::Product => "product",
+            Self::Import => "import",
         }
     }
 
@@ -302,7 +304,7 @@ impl Other {
 }
 
 /// Nothing of the work itself has happened, whatever became of the intent.
-fn surely_not(error: StoreError) -> StoreError {
+pub(crate) fn surely_not(error: StoreError) -> StoreError {
     match error {
         StoreError::Ambiguous(detail) => StoreError::Unavailable(detail),
         other => other,

@@ -10,6 +10,7 @@ mod carts;
 mod cql;
 mod due;
 mod gather;
+mod guard;
 mod intents;
 mod keeper;
 mod ledger;
@@ -25,6 +26,7 @@ mod records;
 mod recover;
 mod replicas;
 mod reservations;
+mod scan;
 pub mod schema;
 mod sessions;
 mod stock;
@@ -80,6 +82,7 @@ pub struct CassandraStore {
     carts: carts::Statements,
     sessions: sessions::Statements,
     products: products::Statements,
+    records: records::Statements,
 }
 
 impl CassandraStore {
@@ -100,6 +103,7 @@ impl CassandraStore {
             carts: carts::Statements::prepare(&cql).await?,
             sessions: sessions::Statements::prepare(&cql).await?,
             products: products::Statements::prepare(&cql).await?,
+            records: records::Statements::prepare(&cql).await?,
             intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
             due: Due::prepare(&cql).await?,

@@ -26,7 +26,4 @@ impl crate::CassandraStore {
     pub(crate) async fn finish_login(&self, _: &[u8]) -> Result<()> {
         Ok(())
     }
-    pub(crate) async fn finish_product(&self, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
 }

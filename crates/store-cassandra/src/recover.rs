@@ -103,6 +103,7 @@ impl CassandraStore {
             Kind::Merge => self.finish_merge(&intent.payload).await,
             Kind::Login => self.finish_login(&intent.payload).await,
             Kind::Product => self.finish_product(&intent.payload).await,
+            Kind::Import => self.finish_import(&intent.payload).await,
         }
     }
 }

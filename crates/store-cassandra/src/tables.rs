@@ -68,6 +68,7 @@ tables! {
     ProductById: Core "product_by_id",
     ProductsByCategory: Catalog "products_by_category",
     Categories: Catalog "categories",
+    CategoryBands: Catalog "category_bands",
     Stock: Core "stock",
     StockZones: Core "stock_zones",
     Reservations: Core "reservations",

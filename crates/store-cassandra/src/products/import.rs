@@ -1,0 +1,176 @@
+//! A card that comes with stock: all of it or nothing.
+//!
+//! Only a zone that gets fewer units can be refused, so those come first, and giving them back is never refused. The card
+//! comes last. Every step is done once however often it is asked for, by the id of the import.
+
+use mw_codec::once::{read_key, write_key};
+use mw_codec::{Damaged, Reader, Writer};
+use mw_domain::GeoZone;
+use mw_store::once::Outcome;
+use mw_store::products::{ImportProduct, Imported};
+use mw_store::{Done, Freshness, Refusal, Result, StoreError};
+use uuid::Uuid;
+
+use crate::CassandraStore;
+use crate::guard::half_done;
+use crate::intents::Kind;
+use crate::keeper::{Change, Place};
+use crate::ledger::END_OF_TIME;
+use crate::time::to_cql;
+
+/// What tells the id of a movement that is taken back from the id of the movement.
+const TAKEN_BACK: u128 = 1 << 64;
+
+fn remember(imported: &Imported) -> Outcome {
+    Outcome::Imported { product_id: imported.product_id.clone(), created: imported.created }
+}
+
+fn recall(outcome: Outcome) -> Option<Imported> {
+    match outcome {
+        Outcome::Imported { product_id, created } => Some(Imported { product_id, created }),
+        _ => None,
+    }
+}
+
+impl CassandraStore {
+    pub(super) async fn import_card(&self, command: ImportProduct) -> Result<Done<Imported>> {
+        let (once, op, now) = (command.once.clone(), command.op, command.now);
+        let work = async |op, maybe_begun: bool| {
+            let command = ImportProduct { op, ..command };
+            command.product.check()?;
+            if !maybe_begun {
+                self.check_zones(&command).await?;
+            }
+            let intent = self.intents.begin(&self.cql, Kind::Import, op, encode(&command)).await?;
+            match self.import_steps(&command).await {
+                Ok(imported) => {
+                    self.intents.end(&self.cql, intent).await;
+                    Ok(imported)
+                }
+                Err(StoreError::Refused(refusal)) => {
+                    self.intents.end(&self.cql, intent).await;
+                    Err(StoreError::Refused(refusal))
+                }
+                Err(error) => {
+                    self.intents.leave(intent);
+                    Err(half_done(error))
+                }
+            }
+        };
+        self.keyed(once.as_ref(), op, now, (remember, recall), work).await
+    }
+
+    /// Refuses what would be refused later, while nothing has been done.
+    async fn check_zones(&self, command: &ImportProduct) -> Result<()> {
+        for (zone, on_hand) in &command.stock {
+            let stock = self.level_at(&place(command, zone), Freshness::Full, command.now).await?;
+            if let Some(current) = stock.filter(|stock| *on_hand < stock.level.reserved) {
+                return Err(Refusal::StockBelowReserved { current }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What has been done of it is found done. A refusal says that nothing of it is left.
+    async fn import_steps(&self, command: &ImportProduct) -> Result<Imported> {
+        let ImportProduct { product, op, now, .. } = command;
+        let mut zones = Vec::with_capacity(command.stock.len());
+        for (zone, on_hand) in &command.stock {
+            let place = place(command, zone);
+            let stock = self.level_at(&place, Freshness::Full, *now).await?;
+            let is_less = stock.is_some_and(|stock| *on_hand < stock.level.on_hand);
+            zones.push((!is_less, place, *on_hand));
+        }
+        zones.sort_by_key(|(is_more, ..)| *is_more);
+        for (_, place, on_hand) in zones {
+            let set = self.put_on_hand(&place, *op, on_hand, None, *now).await;
+            if let Err(StoreError::Refused(refusal)) = set {
+                self.take_back(command).await.map_err(half_done)?;
+                return Err(StoreError::Refused(refusal));
+            }
+            set?;
+        }
+        let created = match self.card(&self.products.read, &product.product_id).await? {
+            Some((card, guard)) if guard.remembers(*op) => card.product.created_at == product.created_at,
+            _ => self.put_card(product, *op).await?.created,
+        };
+        Ok(Imported { product_id: product.product_id.clone(), created })
+    }
+
+    /// Gives back the units that this import took away.
+    async fn take_back(&self, command: &ImportProduct) -> Result<()> {
+        let op_id = Uuid::from_u128(command.op.as_u128() ^ TAKEN_BACK);
+        for (zone, _) in &command.stock {
+            let place = place(command, zone);
+            if let Some(units) = self.moved(&place, command.op).await? {
+                let back = Change::Adjust { op_id, delta: -units, note: "import refused".to_owned() };
+                self.ask(&place, back, command.now).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// By how many units an operation moved a figure; `None` where it did not.
+    async fn moved(&self, place: &Place, op: Uuid) -> Result<Option<i64>> {
+        let key = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(END_OF_TIME), op);
+        let row: Option<(Option<i64>,)> = self.cql.first(&self.products.moved, key).await?;
+        Ok(row.and_then(|(units,)| units))
+    }
+
+    /// Finishes an import of which something was done; of which nothing was, nothing is.
+    pub(crate) async fn finish_import(&self, payload: &[u8]) -> Result<()> {
+        let command = decode(payload)?;
+        let mut is_begun = false;
+        for (zone, _) in &command.stock {
+            is_begun = is_begun || self.moved(&place(&command, zone), command.op).await?.is_some();
+        }
+        let card = self.card(&self.products.serial, &command.product.product_id).await?;
+        if !is_begun && !card.is_some_and(|(_, guard)| guard.remembers(command.op)) {
+            return Ok(());
+        }
+        let (once, op, now) = (command.once.clone(), command.op, command.now);
+        let work = async |_, _| self.import_steps(&command).await;
+        match self.keyed(once.as_ref(), op, now, (remember, recall), work).await {
+            Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn place(command: &ImportProduct, zone: &GeoZone) -> Place {
+    Place { product_id: command.product.product_id.clone(), geo_zone: zone.clone() }
+}
+
+fn encode(command: &ImportProduct) -> Vec<u8> {
+    let ImportProduct { product, stock, op, now, once } = command;
+    let mut writer = Writer::new(256);
+    mw_codec::products::write(&mut writer, product);
+    writer.unsigned(stock.len() as u64);
+    for (zone, on_hand) in stock {
+        writer.text(zone.as_str());
+        writer.unsigned(*on_hand);
+    }
+    writer.bytes(op.as_bytes());
+    writer.time(*now);
+    writer.optional(once.as_ref(), |writer, once| {
+        writer.time(once.keep_until);
+        write_key(writer, once);
+    });
+    writer.done()
+}
+
+fn decode(bytes: &[u8]) -> Result<ImportProduct, Damaged> {
+    let mut reader = Reader::new(bytes, "intent of an import")?;
+    let command = ImportProduct {
+        product: mw_codec::products::read(&mut reader)?,
+        stock: reader.list(|reader| Ok((reader.id(GeoZone::parse)?, reader.unsigned()?)))?,
+        op: Uuid::from_bytes(reader.array()?),
+        now: reader.time()?,
+        once: reader.optional(|reader| {
+            let keep_until = reader.time()?;
+            read_key(reader, keep_until)
+        })?,
+    };
+    reader.end()?;
+    Ok(command)
+}

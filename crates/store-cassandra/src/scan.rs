@@ -1,0 +1,68 @@
+//! A walk over a whole table: page by page, and row by row for the caller.
+
+use mw_store::Result;
+use scylla::deserialize::row::DeserializeRow;
+use scylla::response::PagingState;
+use scylla::statement::prepared::PreparedStatement;
+
+use crate::cql::{Access, Cql};
+use crate::tables::Table;
+
+/// Rows of a page.
+const PAGE: i32 = 500;
+
+/// Prepares the walk over columns of a table.
+pub(crate) async fn prepare(cql: &Cql, table: Table, columns: &str) -> Result<PreparedStatement> {
+    let mut statement = cql.prepare(table, Access::Read, &format!("SELECT {columns} FROM {{}}")).await?;
+    statement.set_page_size(PAGE);
+    Ok(statement)
+}
+
+/// Rows of one partition come together, in their order.
+pub(crate) struct Scan<'a, R> {
+    cql: &'a Cql,
+    statement: &'a PreparedStatement,
+    page: std::iter::Peekable<std::vec::IntoIter<R>>,
+    /// `None` after the last page.
+    from: Option<PagingState>,
+}
+
+impl<'a, R> Scan<'a, R>
+where
+    R: for<'f, 'm> DeserializeRow<'f, 'm>,
+{
+    pub(crate) fn new(cql: &'a Cql, statement: &'a PreparedStatement) -> Self {
+        Self { cql, statement, page: Vec::new().into_iter().peekable(), from: Some(PagingState::start()) }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<R>> {
+        self.turn().await?;
+        Ok(self.page.next())
+    }
+
+    /// The next row and those after it that belong to it.
+    pub(crate) async fn group(&mut self, belongs: impl Fn(&R, &R) -> bool) -> Result<Option<Vec<R>>> {
+        let Some(first) = self.next().await? else { return Ok(None) };
+        let mut group = vec![first];
+        loop {
+            self.turn().await?;
+            let first = group.first();
+            match self.page.next_if(|row| first.is_some_and(|first| belongs(first, row))) {
+                Some(row) => group.push(row),
+                None => return Ok(Some(group)),
+            }
+        }
+    }
+
+    /// Turns pages until there is a row, or the end.
+    async fn turn(&mut self) -> Result<()> {
+        while self.page.peek().is_none()
+            && let Some(from) = self.from.take()
+        {
+            let (rows, next) = self.cql.page(self.statement, (), from).await?;
+            self.page = rows.into_iter().peekable();
+            self.from = next;
+        }
+        Ok(())
+    }
+}
