@@ -95,7 +95,7 @@ impl Options {
         ask(rate > 0.0 && rate.is_finite(), "rate: expected more than 0".to_owned())?;
         let under_way = (self.connections * self.depth) as u64;
         ask(
-            !workload.walks_buyers() || workload.data.users >= 2 * under_way,
+            !workload.keeps_buyers() || workload.data.users >= 2 * under_way,
             format!(
                 "users: {} are too few for {under_way} requests at once, expected twice as many",
                 workload.data.users

@@ -93,6 +93,9 @@ pub(super) fn remarks(report: &Report) -> Vec<String> {
 fn check_lines(report: &Report) -> Vec<String> {
     let Some(check) = &report.check else { return Vec::new() };
     let verdict = if check.passed { "passed" } else { "FAILED" };
+    if check.orders + check.orders_unresolved == 0 {
+        return vec!["check: nothing was ordered, so there is nothing to check".to_owned()];
+    }
     let mut lines = vec![format!(
         "check {verdict}: {} of {} acknowledged orders readable, {} units oversold, {} of {} stock figures as the orders say",
         grouped(check.orders - check.orders_missing),

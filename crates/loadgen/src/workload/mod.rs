@@ -180,8 +180,10 @@ impl Workload {
         self.calls().any(|call| call.variables() != 0)
     }
 
-    pub(crate) fn walks_buyers(&self) -> bool {
-        self.calls().any(|call| call.variables() & Variable::Buyer.bit() != 0)
+    /// Whether a buyer makes several calls, between which no other flow may have the same one.
+    pub(crate) fn keeps_buyers(&self) -> bool {
+        let is_kept = |flow: &Flow| flow.calls.len() > 1 && flow.variables() & Variable::Buyer.bit() != 0;
+        self.flows.iter().any(is_kept)
     }
 
     fn calls(&self) -> impl Iterator<Item = &Call> {

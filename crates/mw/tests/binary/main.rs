@@ -9,6 +9,7 @@
 )]
 
 mod audit;
+mod bench;
 mod client;
 mod config;
 mod crash;

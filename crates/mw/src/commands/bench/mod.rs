@@ -22,6 +22,9 @@ use crate::{runtime, terminal};
 
 /// The token may also be here; an option can be seen by others on the machine.
 const TOKEN_VARIABLE: &str = "MWBENCH_TOKEN";
+const CONNECTIONS: usize = 128;
+/// A schedule must not be held up by a lack of connections while the server takes its time.
+const CONNECTIONS_SCHEDULED: usize = 512;
 /// What a command ends with that was interrupted twice.
 const EXIT_IMPATIENT: i32 = 130;
 
@@ -133,9 +136,9 @@ struct LoadArgs {
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     repeat: u32,
 
-    /// Connections, spread over the threads
-    #[arg(long, value_name = "COUNT", default_value_t = 64)]
-    connections: usize,
+    /// Connections, spread over the threads [default: 128, and 512 with a schedule]
+    #[arg(long, value_name = "COUNT")]
+    connections: Option<usize>,
 
     /// Requests on their way on one connection at once (pipelining)
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -281,7 +284,10 @@ impl RunArgs {
             duration: load.duration,
             warm_up: load.warm_up,
             rounds: load.repeat,
-            connections: load.connections,
+            connections: load.connections.unwrap_or(match load.rate {
+                Rate::Max => CONNECTIONS,
+                Rate::PerSecond(_) | Rate::OfMax(_) => CONNECTIONS_SCHEDULED,
+            }),
             depth: load.depth,
             threads: load.threads,
             timeout: load.timeout,
