@@ -32,6 +32,8 @@ mod sessions;
 mod stock;
 mod tables;
 mod time;
+mod transfer;
+mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +85,8 @@ pub struct CassandraStore {
     sessions: sessions::Statements,
     products: products::Statements,
     records: records::Statements,
+    transfer: transfer::Statements,
+    upkeep: upkeep::Upkeeping,
 }
 
 impl CassandraStore {
@@ -90,20 +94,22 @@ impl CassandraStore {
         let session = SessionBuilder::new()
             .known_nodes(&options.contact_points)
             .prefer_datacenter(options.local_dc.clone())
-            .keepalive_interval(Duration::from_secs(1))
-            .keepalive_timeout(Duration::from_secs(1))
+            .keepalive_interval(Duration::from_secs(2))
+            .keepalive_timeout(Duration::from_secs(3))
             .build()
             .await
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let cql =
             Cql::new(session, options.keyspace, options.local_dc, options.policy, options.request_timeout);
-        Ok(Arc::new(Self {
+        let store = Arc::new(Self {
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,
             carts: carts::Statements::prepare(&cql).await?,
             sessions: sessions::Statements::prepare(&cql).await?,
             products: products::Statements::prepare(&cql).await?,
             records: records::Statements::prepare(&cql).await?,
+            transfer: transfer::Statements::prepare(&cql).await?,
+            upkeep: upkeep::Upkeeping::prepare(&cql).await?,
             intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
             due: Due::prepare(&cql).await?,
@@ -114,6 +120,9 @@ impl CassandraStore {
             orders: orders::Statements::prepare(&cql).await?,
             audit: audit::Statements::prepare(&cql).await?,
             cql: Arc::new(cql),
-        }))
+        });
+        store.intents.beat(&store.cql).await?;
+        tokio::spawn(recover::run(Arc::downgrade(&store)));
+        Ok(store)
     }
 }

@@ -7,7 +7,8 @@
 use mw_codec::once::{read_outcome, write_outcome};
 use mw_codec::{Damaged, Reader, Writer};
 use mw_domain::Timestamp;
-use mw_store::once::Outcome;
+use mw_domain::limits::IDEMPOTENCY_HOURS;
+use mw_store::once::{Outcome, Remembered};
 use mw_store::{Done, Once, Refusal, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
@@ -170,6 +171,36 @@ impl Claims {
         }
     }
 
+    /// Takes in a key of another store with its answer, in place of what the key says here.
+    pub(crate) async fn keep(&self, cql: &Cql, remembered: &Remembered) -> Result<()> {
+        let Remembered { once, outcome } = remembered;
+        let op_id = match outcome {
+            Outcome::Placed(order_id) => order_id.uuid(),
+            _ => Uuid::new_v4(),
+        };
+        let claimed_at = once.keep_until.plus_seconds(-IDEMPOTENCY_HOURS * 3_600);
+        for _ in 0..ROUNDS {
+            let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+            let ttl = ttl_seconds(claimed_at, once.keep_until);
+            let (fingerprint, keep_until) = (&once.fingerprint.0[..], to_cql(once.keep_until));
+            let verdict = match row.and_then(|(_, holder, ..)| holder) {
+                Some(holder) if holder == op_id => Verdict::Applied,
+                Some(holder) => {
+                    let values = (ttl, fingerprint, op_id, keep_until, once.key.as_str(), holder);
+                    cql.cas(&self.take_over, values).await?
+                }
+                None => {
+                    let values = (once.key.as_str(), fingerprint, op_id, keep_until, ttl);
+                    cql.cas(&self.insert, values).await?
+                }
+            };
+            if verdict == Verdict::Applied {
+                return self.answer(cql, once, op_id, claimed_at, outcome).await;
+            }
+        }
+        Err(StoreError::Unavailable("an idempotency key is being fought for".to_owned()))
+    }
+
     /// Gives back the key of an operation that was refused.
     pub(crate) async fn free(&self, cql: &Cql, once: &Once, op_id: Uuid) -> Result<()> {
         match cql.cas(&self.free, (once.key.as_str(), op_id)).await? {
@@ -234,7 +265,7 @@ fn encode(outcome: &Outcome) -> Vec<u8> {
     writer.done()
 }
 
-fn decode(bytes: &[u8]) -> Result<Outcome, Damaged> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Outcome, Damaged> {
     let mut reader = Reader::new(bytes, "the answer of an idempotency key")?;
     let outcome = read_outcome(&mut reader)?;
     reader.end()?;

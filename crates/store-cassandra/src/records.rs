@@ -62,6 +62,10 @@ impl Records for CassandraStore {
     async fn export(&self) -> Result<Box<dyn Export>> {
         let mut spool = Spool::new()?;
         self.export_products(&mut spool).await?;
+        self.export_stock(&mut spool).await?;
+        self.export_reservations(&mut spool).await?;
+        self.export_orders(&mut spool).await?;
+        self.export_keys(&mut spool).await?;
         Ok(Box::new(spool.finish().await?))
     }
 
@@ -94,7 +98,11 @@ impl CassandraStore {
     async fn keep(&self, record: Record) -> Result<()> {
         match record {
             Record::Product(product) => self.keep_product(&product).await,
-            _ => Err(StoreError::Unavailable("only products can be imported yet".to_owned())),
+            Record::Stock { stock, ledger } => self.keep_stock(&stock, &ledger).await,
+            Record::Reservation(reservation) => self.keep_reservation(&reservation).await,
+            Record::Order { order, events } => self.keep_order(&order, &events).await,
+            Record::Remembered(remembered) => self.claims.keep(&self.cql, &remembered).await,
+            _ => Err(StoreError::Unavailable("carts cannot be imported yet".to_owned())),
         }
     }
 }

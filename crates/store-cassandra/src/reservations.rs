@@ -9,6 +9,7 @@ use mw_domain::{
     Demand, GeoZone, ProductId, Reservation, ReservationId, ReservationStatus, Shortage, Timestamp,
 };
 use mw_store::once::Outcome;
+use mw_store::records::Record;
 use mw_store::stock::Reserve;
 use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
@@ -22,6 +23,8 @@ use crate::due::Queue;
 use crate::gather::Gather;
 use crate::keeper::{Answer, Change, Place};
 use crate::ledger::{End, State};
+use crate::records::Spool;
+use crate::scan::{self, Scan};
 use crate::stock::AT_ONCE;
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql, ttl_seconds};
@@ -42,16 +45,27 @@ type InsertRow = (i64, Uuid, String, Vec<DemandValue>, &'static str, CqlTimestam
 type StoredReservation =
     (Option<String>, Option<Vec<DemandValue>>, Option<String>, Option<CqlTimestamp>, Option<CqlTimestamp>);
 
+type ScannedReservation = (
+    Uuid,
+    Option<String>,
+    Option<Vec<DemandValue>>,
+    Option<String>,
+    Option<CqlTimestamp>,
+    Option<CqlTimestamp>,
+);
+
 #[derive(Debug)]
 pub(crate) struct Statements {
     insert: Gather<i64, InsertRow>,
     close: Gather<i64, (i32, &'static str, i64, Uuid)>,
     read: PreparedStatement,
+    scan: PreparedStatement,
 }
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Reservations;
+        let columns = "reservation_id, geo_zone, lines, status, created_at, expires_at";
         let insert = "INSERT INTO {} (slot, reservation_id, geo_zone, lines, status, created_at, expires_at) \
              VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1 AND TTL ?";
         let close =
@@ -62,6 +76,7 @@ impl Statements {
             insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
             close: Gather::new(cql.prepare(table, Access::Write, close).await?),
             read: cql.prepare(table, Access::Read, read).await?,
+            scan: scan::prepare(cql, table, columns).await?,
         })
     }
 }
@@ -118,7 +133,7 @@ impl CassandraStore {
                 expires_at,
             });
             self.refuse_short(&reservation.geo_zone, &reservation.lines, now).await?;
-            self.keep_reservation(&reservation, now).await?;
+            self.write_reservation(&reservation, now).await?;
             let short = self.hold_all(&reservation, is_new, now).await?;
             if short.is_empty() {
                 return Ok(reservation);
@@ -196,7 +211,37 @@ impl CassandraStore {
         Ok(Refusal::OutOfStock(shortages).into())
     }
 
-    async fn keep_reservation(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
+    /// Takes in a reservation of another store.
+    pub(crate) async fn keep_reservation(&self, reservation: &Reservation) -> Result<()> {
+        let is_held = reservation.status == ReservationStatus::Held;
+        self.write_reservation(reservation, reservation.created_at).await?;
+        if !is_held {
+            let status = status_name(reservation.status);
+            return self.close_row(reservation, status, reservation.created_at).await;
+        }
+        // The units may have come before: now it is known when their hold ends.
+        let (op_id, until) = (reservation.reservation_id.uuid(), reservation.expires_at);
+        for line in &reservation.lines {
+            let place = Self::place_of(reservation, line);
+            let change = Change::Move { op_id, until };
+            self.keepers.ask(&self.cql, &place, change, reservation.created_at).await?;
+        }
+        Ok(())
+    }
+
+    /// Every reservation.
+    pub(crate) async fn export_reservations(&self, into: &mut Spool) -> Result<()> {
+        let mut rows: Scan<'_, ScannedReservation> = Scan::new(&self.cql, &self.reservations.scan);
+        while let Some((id, zone, lines, status, created_at, expires_at)) = rows.next().await? {
+            let row = (zone, lines, status, created_at, expires_at);
+            if let Some(reservation) = read_reservation(ReservationId::new(id), row)? {
+                into.push(&Record::Reservation(reservation)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_reservation(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
         let id = reservation.reservation_id;
         let slot = slot_of(id);
         let lines = reservation

@@ -60,7 +60,7 @@ impl Statements {
 }
 
 impl CassandraStore {
-    async fn figures(&self, place: &Place, freshness: Freshness) -> Result<Option<Figures>> {
+    pub(crate) async fn figures(&self, place: &Place, freshness: Freshness) -> Result<Option<Figures>> {
         let statement = match freshness {
             Freshness::Showcase => &self.stock.figures_showcase,
             Freshness::Full => &self.stock.figures,
@@ -118,7 +118,10 @@ impl CassandraStore {
         for _ in 0..SETTLE_ROUNDS {
             match self.keepers.ask(&self.cql, place, change.clone(), now).await? {
                 Answer::SettleFirst => self.settle_place(place, now).await?,
-                answer => return Ok(answer),
+                answer => {
+                    self.upkeep.grew(place, now);
+                    return Ok(answer);
+                }
             }
         }
         Err(StoreError::Unavailable(format!("holds of {} are still being settled", place.product_id)))

@@ -33,6 +33,22 @@ pub(crate) enum Change {
     Bound { to: Option<Timestamp>, rev: i64 },
     /// Adds rows to the folded sum and removes them, if they are still what they were.
     Fold { rows: Vec<LedgerRow> },
+    /// Gives a hold that stands at the end of time the end that its reservation has.
+    Move { op_id: Uuid, until: Timestamp },
+    /// Puts other figures and rows in place of what was read at `rev`.
+    Replace(Box<Replacement>),
+}
+
+/// A partition as another store had it.
+#[derive(Debug, Clone)]
+pub(crate) struct Replacement {
+    pub(crate) rev: Option<i64>,
+    pub(crate) level: Level,
+    pub(crate) folded: i64,
+    pub(crate) updated_at: Timestamp,
+    pub(crate) rows: Vec<LedgerRow>,
+    /// What lies there now.
+    pub(crate) before: Vec<RowKey>,
 }
 
 #[derive(Debug, Clone)]
@@ -62,6 +78,8 @@ impl Change {
             Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
             Self::Fold { rows } => rows.iter().map(|row| (row.until, row.op_id)).collect(),
+            Self::Move { op_id, until } => vec![(END_OF_TIME, *op_id), (*until, *op_id)],
+            Self::Replace(_) => Vec::new(),
         }
     }
 
@@ -178,12 +196,39 @@ impl Draft {
                     let key = (row.until, row.op_id);
                     if self.row(key) == Some(row) && row.state.is_settled() {
                         self.figures.folded += row.state.effect(row.quantity).on_hand;
-                        self.rows.insert(key, None);
-                        self.written.insert(key, None);
-                        self.is_changed = true;
+                        self.remove(key);
                     }
                 }
                 self.done(place, None, now)
+            }
+            Change::Move { op_id, until } => {
+                let row = self.row((END_OF_TIME, *op_id)).filter(|row| row.state == State::Held).cloned();
+                if let Some(row) = row {
+                    self.remove((END_OF_TIME, *op_id));
+                    self.bound_by(*until);
+                    self.put(LedgerRow { until: *until, ..row });
+                }
+                self.done(place, None, now)
+            }
+            Change::Replace(other) => {
+                if self.figures.rev != other.rev || self.is_changed {
+                    return self.done(place, None, now);
+                }
+                for key in &other.before {
+                    self.remove(*key);
+                }
+                self.figures.level = other.level;
+                self.figures.folded = other.folded;
+                self.figures.updated_at = other.updated_at;
+                self.figures.holds_from = None;
+                self.is_changed = true;
+                for row in &other.rows {
+                    if row.state == State::Held {
+                        self.bound_by(row.until);
+                    }
+                    self.put(row.clone());
+                }
+                self.done(place, Some(State::Set), now)
             }
         }
     }
@@ -198,11 +243,7 @@ impl Draft {
         };
         let (until, op_id) = key;
         self.figures.level = level;
-        if until != END_OF_TIME {
-            let bound = self.figures.holds_from.map_or(until, |from| from.min(until));
-            self.figures.holds_from = Some(bound);
-            self.added.add(self.figures.rev.unwrap_or_default() + 1, until);
-        }
+        self.bound_by(until);
         self.touched(now);
         self.put(LedgerRow { until, op_id, state: State::Held, quantity: units, at: now, note: None });
         self.done(place, Some(State::Held), now)
@@ -266,6 +307,21 @@ impl Draft {
         self.touched(now);
         self.put(row);
         self.done(place, Some(state), now)
+    }
+
+    /// A hold ends at `until`.
+    fn bound_by(&mut self, until: Timestamp) {
+        if until != END_OF_TIME {
+            let bound = self.figures.holds_from.map_or(until, |from| from.min(until));
+            self.figures.holds_from = Some(bound);
+            self.added.add(self.figures.rev.unwrap_or_default() + 1, until);
+        }
+    }
+
+    fn remove(&mut self, key: RowKey) {
+        self.rows.insert(key, None);
+        self.written.insert(key, None);
+        self.is_changed = true;
     }
 
     fn row(&self, key: RowKey) -> Option<&LedgerRow> {

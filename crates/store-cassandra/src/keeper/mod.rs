@@ -20,8 +20,8 @@ use scylla::value::{CqlTimestamp, MaybeUnset};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use change::{Added, Draft, RowKey};
-pub(crate) use change::{Answer, Change, Place};
+use change::{Added, Draft};
+pub(crate) use change::{Answer, Change, Place, Replacement, RowKey};
 
 use crate::cql::{Access, Cql, Row};
 use crate::ledger::{Figures, LedgerRow, State};

@@ -12,8 +12,10 @@ use scylla::statement::prepared::PreparedStatement;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
+use crate::scan;
 use crate::tables::Table;
 use rows::{EventRow, PlacedRow, Standing, Writes};
+pub(crate) use rows::{ScannedOrder, read_scanned};
 
 /// An order has at most six events; more would not be an order.
 const EVENTS_MAX: i32 = 100;
@@ -26,6 +28,7 @@ pub(crate) struct Statements {
     events_serial: PreparedStatement,
     step: PreparedStatement,
     step_event: PreparedStatement,
+    scan: PreparedStatement,
     writes: Writes,
     lists: lists::Statements,
 }
@@ -51,6 +54,7 @@ impl Statements {
             events_serial: cql.prepare(table, Access::Serial, events).await?,
             step: cql.prepare(table, Access::Cas, step).await?,
             step_event: cql.prepare(table, Access::Cas, step_event).await?,
+            scan: scan::prepare(cql, table, &format!("{}, {}", rows::COLUMNS, rows::EVENT_COLUMNS)).await?,
             writes: Writes::prepare(cql).await?,
             lists: lists::Statements::prepare(cql).await?,
         })
@@ -62,6 +66,11 @@ impl CassandraStore {
     async fn placed(&self, order_id: OrderId) -> Result<Option<(Order, Standing)>> {
         let row: Option<PlacedRow> = self.cql.first(&self.orders.read, (order_id.uuid(),)).await?;
         row.map_or(Ok(None), rows::read_placed)
+    }
+
+    /// The walk over all orders.
+    pub(crate) const fn order_scan(&self) -> &PreparedStatement {
+        &self.orders.scan
     }
 
     pub(crate) async fn order_status(&self, order_id: OrderId) -> Result<Option<OrderStatus>> {

@@ -191,6 +191,69 @@ impl EventRow {
     }
 }
 
+/// An order and one of its events, as a walk over the table shows them.
+#[derive(Debug, DeserializeRow)]
+pub(crate) struct ScannedOrder {
+    pub(crate) order_id: Uuid,
+    user_id: Option<String>,
+    geo_zone: Option<String>,
+    status: Option<String>,
+    items: Option<Vec<Item>>,
+    total: Option<i64>,
+    delivery_address: Option<String>,
+    payment_method: Option<String>,
+    created_at: Option<CqlTimestamp>,
+    updated_at: Option<CqlTimestamp>,
+    version: Option<i64>,
+    pay_by: Option<CqlTimestamp>,
+    event_no: Option<i64>,
+    event_at: Option<CqlTimestamp>,
+    from_status: Option<String>,
+    to_status: Option<String>,
+    note: Option<String>,
+}
+
+pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note";
+
+/// The rows of one order, newest event first, as the order with its events oldest first.
+pub(crate) fn read_scanned(group: Vec<ScannedOrder>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
+    let mut order = None;
+    let mut events = Vec::with_capacity(group.len());
+    for row in group {
+        let id = OrderId::new(row.order_id);
+        if let Some(event_no) = row.event_no {
+            let event = EventRow {
+                event_no,
+                event_at: row.event_at,
+                from_status: row.from_status,
+                to_status: row.to_status,
+                note: row.note,
+                mark: None,
+            };
+            events.push(event.read(id)?);
+        }
+        if order.is_none() {
+            let row = OrderRow {
+                order_id: row.order_id,
+                user_id: row.user_id,
+                geo_zone: row.geo_zone,
+                status: row.status,
+                items: row.items,
+                total: row.total,
+                delivery_address: row.delivery_address,
+                payment_method: row.payment_method,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+                version: row.version,
+                pay_by: row.pay_by,
+            };
+            order = row.read()?;
+        }
+    }
+    events.reverse();
+    Ok(order.map(|order| (order, events)))
+}
+
 fn items(order: &Order) -> Vec<Item> {
     let item = |line: &OrderLine| Item {
         product_id: line.product_id.as_str().to_owned(),
@@ -435,12 +498,7 @@ impl CassandraStore {
     }
 
     /// Takes in an order of another store, with its events oldest first.
-    pub(crate) async fn keep_order(
-        &self,
-        order: &Order,
-        events: &[OrderEvent],
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) async fn keep_order(&self, order: &Order, events: &[OrderEvent]) -> Result<()> {
         let standing = match self.placed(order.order_id).await? {
             Some((_, standing)) => standing,
             None => self.standing(order),
@@ -458,7 +516,8 @@ impl CassandraStore {
         }
         self.write_lists(order, &standing).await?;
         if order.status == OrderStatus::Created {
-            self.due.add(&self.cql, Queue::Payment, order.pay_by, order.order_id.uuid(), now).await?;
+            let id = order.order_id.uuid();
+            self.due.add(&self.cql, Queue::Payment, order.pay_by, id, order.created_at).await?;
         }
         let row = (
             order.order_id.uuid(),

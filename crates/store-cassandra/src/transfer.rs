@@ -1,0 +1,214 @@
+//! Stock, orders and keys out as records and stock in: the ledger of another store becomes a sum and the holds that are
+//! open.
+
+use std::collections::BTreeMap;
+
+use mw_domain::stock::{Cause, Delta, Movement};
+use mw_domain::{
+    GeoZone, IdempotencyKey, Level, OrderId, ProductId, ReservationId, ReservationStatus, Timestamp,
+    ZoneStock,
+};
+use mw_store::once::{Outcome, Remembered};
+use mw_store::records::Record;
+use mw_store::{Fingerprint, Freshness, Once, Result, StoreError};
+use scylla::response::PagingState;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::value::CqlTimestamp;
+use uuid::Uuid;
+
+use crate::CassandraStore;
+use crate::cql::{Access, Cql};
+use crate::keeper::{Answer, Change, Place, Replacement, RowKey};
+use crate::ledger::{END_OF_TIME, LedgerRow, State};
+use crate::once;
+use crate::orders::{ScannedOrder, read_scanned};
+use crate::records::Spool;
+use crate::scan::{self, Scan};
+use crate::tables::Table;
+use crate::time::from_cql;
+
+/// How often a partition that changes meanwhile is read again.
+const ROUNDS: usize = 8;
+
+type ScannedStock = (
+    String,
+    String,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<CqlTimestamp>,
+    Option<CqlTimestamp>,
+    Option<Uuid>,
+    Option<String>,
+    Option<i64>,
+    Option<CqlTimestamp>,
+    Option<String>,
+);
+
+type ScannedKey = (String, Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, Option<Vec<u8>>);
+
+#[derive(Debug)]
+pub(crate) struct Statements {
+    stock: PreparedStatement,
+    keys: PreparedStatement,
+    rows: PreparedStatement,
+}
+
+impl Statements {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let stock = "product_id, geo_zone, on_hand, reserved, folded, updated_at, until, op_id, state, \
+             quantity, at, note";
+        let rows = "SELECT until, op_id FROM {} WHERE product_id = ? AND geo_zone = ?";
+        let keys = "key, fingerprint, op_id, keep_until, outcome";
+        Ok(Self {
+            stock: scan::prepare(cql, Table::Stock, stock).await?,
+            keys: scan::prepare(cql, Table::IdempotencyKeys, keys).await?,
+            rows: cql.prepare(Table::Stock, Access::Read, rows).await?,
+        })
+    }
+}
+
+impl CassandraStore {
+    /// Every figure, with the sum of what came and went and the holds that are open.
+    pub(crate) async fn export_stock(&self, into: &mut Spool) -> Result<()> {
+        let mut rows: Scan<'_, ScannedStock> = Scan::new(&self.cql, &self.transfer.stock);
+        while let Some(group) = rows.group(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).await? {
+            into.push(&read_stock(group)?).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the figures of another store in place of those here.
+    pub(crate) async fn keep_stock(&self, stock: &ZoneStock, ledger: &[Movement]) -> Result<()> {
+        let place = Place { product_id: stock.product_id.clone(), geo_zone: stock.geo_zone.clone() };
+        let rows = self.open_holds(ledger).await?;
+        let folded = ledger.iter().map(|movement| movement.delta.on_hand).sum();
+        for _ in 0..ROUNDS {
+            let rev = self.figures(&place, Freshness::Full).await?.and_then(|figures| figures.rev);
+            let replacement = Replacement {
+                rev,
+                level: stock.level,
+                folded,
+                updated_at: stock.updated_at,
+                rows: rows.clone(),
+                before: self.row_keys(&place).await?,
+            };
+            let change = Change::Replace(Box::new(replacement));
+            let answer = self.keepers.ask(&self.cql, &place, change, stock.updated_at).await?;
+            if matches!(answer, Answer::Done { state: Some(_), .. }) {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Unavailable(format!("the stock of {} changes too fast", place.product_id)))
+    }
+
+    async fn row_keys(&self, place: &Place) -> Result<Vec<RowKey>> {
+        let mut keys = Vec::new();
+        let mut from = PagingState::start();
+        loop {
+            let values = (place.product_id.as_str(), place.geo_zone.as_str());
+            let (rows, next) = self
+                .cql
+                .page::<(Option<CqlTimestamp>, Option<Uuid>)>(&self.transfer.rows, values, from)
+                .await?;
+            // Figures without any row are shown as a row of nothing.
+            keys.extend(rows.into_iter().filter_map(|(until, op_id)| Some((from_cql(until?), op_id?))));
+            let Some(next) = next else { return Ok(keys) };
+            from = next;
+        }
+    }
+
+    /// What a ledger leaves promised, each with the end that its reservation has.
+    async fn open_holds(&self, ledger: &[Movement]) -> Result<Vec<LedgerRow>> {
+        let mut holds: BTreeMap<Uuid, (i64, Timestamp)> = BTreeMap::new();
+        for movement in ledger.iter().filter(|movement| movement.delta.reserved != 0) {
+            let (units, _) = holds.entry(movement.op).or_insert((0, movement.at));
+            *units += movement.delta.reserved;
+        }
+        let mut rows = Vec::new();
+        for (op_id, (quantity, at)) in holds.into_iter().filter(|(_, (units, _))| *units != 0) {
+            let reservation = self.stored_reservation(ReservationId::new(op_id)).await?;
+            let held = reservation.filter(|found| found.status == ReservationStatus::Held);
+            let until = held.map_or(END_OF_TIME, |reservation| reservation.expires_at);
+            rows.push(LedgerRow { until, op_id, state: State::Held, quantity, at, note: None });
+        }
+        Ok(rows)
+    }
+
+    /// Every key that has an answer. What a placed order's key answers is the order.
+    pub(crate) async fn export_keys(&self, into: &mut Spool) -> Result<()> {
+        let mut rows: Scan<'_, ScannedKey> = Scan::new(&self.cql, &self.transfer.keys);
+        while let Some((key, fingerprint, op_id, keep_until, outcome)) = rows.next().await? {
+            let corrupt = || StoreError::Corrupt(format!("idempotency key {key:?}"));
+            let (Some(fingerprint), Some(op_id), Some(keep_until)) = (fingerprint, op_id, keep_until) else {
+                return Err(corrupt());
+            };
+            let outcome = match outcome {
+                Some(bytes) => once::decode(&bytes)?,
+                None if self.order_status(OrderId::new(op_id)).await?.is_some() => {
+                    Outcome::Placed(OrderId::new(op_id))
+                }
+                None => continue,
+            };
+            let fingerprint = Fingerprint(fingerprint.try_into().map_err(|_| corrupt())?);
+            let key = IdempotencyKey::restore(&key).map_err(|_| corrupt())?;
+            let once = Once { key, fingerprint, keep_until: from_cql(keep_until) };
+            into.push(&Record::Remembered(Remembered { once, outcome })).await?;
+        }
+        Ok(())
+    }
+
+    /// Every order, with its events oldest first.
+    pub(crate) async fn export_orders(&self, into: &mut Spool) -> Result<()> {
+        let mut rows: Scan<'_, ScannedOrder> = Scan::new(&self.cql, self.order_scan());
+        while let Some(group) = rows.group(|a, b| a.order_id == b.order_id).await? {
+            if let Some((order, events)) = read_scanned(group)? {
+                into.push(&Record::Order { order, events }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a partition as a record.
+fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
+    let mut sum: Option<(ZoneStock, i64)> = None;
+    let mut holds = Vec::new();
+    for row in group {
+        let (product, zone, on_hand, reserved, folded, updated_at, _, op_id, state, quantity, at, _) = row;
+        let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
+        let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
+        if sum.is_none() {
+            let stock = ZoneStock {
+                product_id: ProductId::parse(&product).map_err(|_| corrupt())?,
+                geo_zone: GeoZone::parse(&zone).map_err(|_| corrupt())?,
+                level: Level { on_hand: units(on_hand)?, reserved: units(reserved)? },
+                updated_at: updated_at.map_or(Timestamp::EPOCH, from_cql),
+            };
+            sum = Some((stock, folded.unwrap_or_default()));
+        }
+        let (Some((_, total)), Some(op), Some(state), Some(quantity), Some(at)) =
+            (&mut sum, op_id, state, quantity, at)
+        else {
+            continue;
+        };
+        let state = State::named(&state)?;
+        let effect = state.effect(quantity);
+        *total += effect.on_hand;
+        if state == State::Held {
+            let (at, cause) = (from_cql(at), Cause::Hold);
+            holds.push(Movement { at, op, cause, delta: effect, note: None });
+        }
+    }
+    let (stock, total) = sum.ok_or_else(|| StoreError::Corrupt("stock without rows".to_owned()))?;
+    holds.sort_by_key(|hold| (hold.at, hold.op));
+    let carried = Movement {
+        at: stock.updated_at,
+        op: Uuid::nil(),
+        cause: Cause::Set,
+        delta: Delta { on_hand: total, reserved: 0 },
+        note: None,
+    };
+    let ledger = std::iter::once(carried).chain(holds).collect();
+    Ok(Record::Stock { stock, ledger })
+}

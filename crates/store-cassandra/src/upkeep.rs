@@ -1,0 +1,121 @@
+//! What the engine does for itself: folding ledgers, and telling whether the cluster can serve.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use mw_domain::Timestamp;
+use mw_store::{Result, StoreError, Upkeep};
+use scylla::response::PagingState;
+use scylla::statement::prepared::PreparedStatement;
+
+use crate::CassandraStore;
+use crate::cql::{Access, Cql};
+use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
+use crate::tables::Table;
+
+/// Nobody asks for a settled row of the ledger again after this time: requests and recovery take seconds.
+const RETRY_HORIZON_SECONDS: i64 = 3_600;
+/// Rows folded in one write.
+const FOLD_MAX: usize = 256;
+/// Places that wait to be folded; further ones are folded after their next change.
+const PLACES_MAX: usize = 100_000;
+
+#[derive(Debug)]
+pub(crate) struct Upkeeping {
+    ready: PreparedStatement,
+    rows: PreparedStatement,
+    /// Places whose ledger has grown, the longest ago first.
+    grown: Mutex<Grown>,
+}
+
+#[derive(Debug, Default)]
+struct Grown {
+    queue: VecDeque<(Timestamp, Place)>,
+    known: std::collections::HashSet<Place>,
+}
+
+impl Upkeeping {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let rows = "SELECT until, op_id, state, quantity, at, note FROM {} \
+             WHERE product_id = ? AND geo_zone = ? AND until >= ?";
+        Ok(Self {
+            ready: cql.prepare(Table::Settings, Access::Read, "SELECT value FROM {} WHERE name = ?").await?,
+            rows: cql.prepare(Table::Stock, Access::Read, rows).await?,
+            grown: Mutex::default(),
+        })
+    }
+
+    /// A ledger has more rows than before.
+    pub(crate) fn grew(&self, place: &Place, now: Timestamp) {
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        if grown.known.len() < PLACES_MAX && grown.known.insert(place.clone()) {
+            grown.queue.push_back((now, place.clone()));
+        }
+    }
+
+    /// The place that has waited longest, if that is long enough.
+    fn next(&self, before: Timestamp) -> Option<Place> {
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, _) = grown.queue.front()?;
+        if *since > before {
+            return None;
+        }
+        let (_, place) = grown.queue.pop_front()?;
+        grown.known.remove(&place);
+        Some(place)
+    }
+}
+
+#[async_trait::async_trait]
+impl Upkeep for CassandraStore {
+    async fn ready(&self) -> Result<()> {
+        let found: Result<Option<(Option<String>,)>> =
+            self.cql.first(&self.upkeep.ready, ("currency",)).await;
+        found.map(drop).map_err(|error| StoreError::Unavailable(format!("the cluster: {error}")))
+    }
+
+    async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        let before = now.plus_seconds(-RETRY_HORIZON_SECONDS);
+        let mut folded = 0;
+        while folded < limit {
+            let Some(place) = self.upkeep.next(before) else { break };
+            folded += self.fold(&place, before, now).await?;
+        }
+        Ok(folded)
+    }
+}
+
+impl CassandraStore {
+    /// Folds the settled rows of a ledger that are older than anybody's question; answers how many.
+    pub(crate) async fn fold(&self, place: &Place, before: Timestamp, now: Timestamp) -> Result<usize> {
+        let mut count = 0;
+        let mut is_young_left = false;
+        let mut from = PagingState::start();
+        loop {
+            let values =
+                (place.product_id.as_str(), place.geo_zone.as_str(), crate::time::to_cql(Timestamp::EPOCH));
+            let (rows, next) = self.cql.page::<StoredRow>(&self.upkeep.rows, values, from).await?;
+            let mut old = Vec::new();
+            for row in rows {
+                let row = read_row(row)?;
+                if row.state.is_settled() && row.at <= before {
+                    old.push(row);
+                } else {
+                    is_young_left = true;
+                }
+            }
+            for rows in old.chunks(FOLD_MAX) {
+                let change = Change::Fold { rows: rows.to_vec() };
+                if let Answer::Done { .. } = self.keepers.ask(&self.cql, place, change, now).await? {
+                    count += rows.len();
+                }
+            }
+            let Some(next) = next else { break };
+            from = next;
+        }
+        if is_young_left {
+            self.upkeep.grew(place, now);
+        }
+        Ok(count)
+    }
+}
