@@ -141,6 +141,21 @@ impl Due {
         self.insert.write(cql, key, (queue.name(), slot, shard, to_cql(due_at), id)).await
     }
 
+    /// Adds a row whose time may have come long ago, in a minute that was closed already.
+    pub(crate) async fn add_late(
+        &self,
+        cql: &Arc<Cql>,
+        queue: Queue,
+        due_at: Timestamp,
+        id: Uuid,
+    ) -> Result<()> {
+        let (slot, shard) = (slot_of(due_at), shard_of(id));
+        let row = (queue.name(), slot, shard, to_cql(due_at), id);
+        self.insert.write(cql, (queue, slot, shard), row).await?;
+        // After the row, so that nobody finds the minute empty and closes it again.
+        cql.write(&self.announce, (queue.name(), shard, slot)).await
+    }
+
     /// Rows whose time has come, the oldest first.
     pub(crate) async fn rows(
         &self,

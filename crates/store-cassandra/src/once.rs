@@ -4,8 +4,7 @@
 //! answer does the operation again under the same id: every effect looks for its id first, so doing it again finds what
 //! was done and finishes the rest. The answer is a cell of its own that is only ever written with one value.
 
-use mw_codec::once::{read_outcome, write_outcome};
-use mw_codec::{Damaged, Reader, Writer};
+use mw_codec::once::{decode_outcome, encode_outcome};
 use mw_domain::Timestamp;
 use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_store::once::{Outcome, Remembered};
@@ -119,7 +118,7 @@ impl Claims {
                 return Err(Refusal::KeyReused.into());
             }
             return match answer {
-                Some(bytes) => Ok(Claim::Done(decode(&bytes)?)),
+                Some(bytes) => Ok(Claim::Done(decode_outcome(&bytes)?)),
                 None => Ok(Claim::Do { op_id: holder, maybe_done: true }),
             };
         }
@@ -139,7 +138,7 @@ impl Claims {
             return Err(Refusal::KeyReused.into());
         }
         Ok(Some(match answer {
-            Some(bytes) => Claim::Done(decode(&bytes)?),
+            Some(bytes) => Claim::Done(decode_outcome(&bytes)?),
             None => Claim::Do { op_id, maybe_done: true },
         }))
     }
@@ -153,7 +152,7 @@ impl Claims {
         now: Timestamp,
         outcome: &Outcome,
     ) -> Result<()> {
-        let bytes = encode(outcome);
+        let bytes = encode_outcome(outcome);
         let values = (
             ttl_seconds(now, once.keep_until),
             &once.fingerprint.0[..],
@@ -257,17 +256,4 @@ impl CassandraStore {
             Err(error) => Err(error),
         }
     }
-}
-
-fn encode(outcome: &Outcome) -> Vec<u8> {
-    let mut writer = Writer::new(96);
-    write_outcome(&mut writer, outcome);
-    writer.done()
-}
-
-pub(crate) fn decode(bytes: &[u8]) -> Result<Outcome, Damaged> {
-    let mut reader = Reader::new(bytes, "the answer of an idempotency key")?;
-    let outcome = read_outcome(&mut reader)?;
-    reader.end()?;
-    Ok(outcome)
 }

@@ -171,7 +171,7 @@ impl CassandraStore {
         while let Some(row) = rows.next().await? {
             let (card, _) = row.read()?;
             if !card.is_deleted {
-                into.push(&Record::Product(card.product)).await?;
+                into.push(&Record::Product(card.product))?;
             }
         }
         Ok(())

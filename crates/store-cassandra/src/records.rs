@@ -66,13 +66,19 @@ impl Records for CassandraStore {
         self.export_reservations(&mut spool).await?;
         self.export_orders(&mut spool).await?;
         self.export_keys(&mut spool).await?;
-        Ok(Box::new(spool.finish().await?))
+        Ok(Box::new(spool.finish()?))
     }
 
     /// Every record may be written again, so an import that was cut off goes on from the checkpoint before it.
     async fn import(&self, records: Vec<Record>, checkpoint: Checkpoint) -> Result<()> {
-        let writes: Vec<_> = records.into_iter().map(|record| self.keep(record)).collect();
-        stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<()>().await.map_err(half_done)?;
+        // A hold ends with its reservation: stock is written when those are there.
+        let (stock, others): (Vec<Record>, Vec<Record>) =
+            records.into_iter().partition(|record| matches!(record, Record::Stock { .. }));
+        for records in [others, stock] {
+            let writes: Vec<_> = records.into_iter().map(|record| self.keep(record)).collect();
+            let written = stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<()>();
+            written.await.map_err(half_done)?;
+        }
         let done = i64::try_from(checkpoint.done).unwrap_or(i64::MAX);
         // The furthest wins, whatever the order of arrival.
         self.cql.write(&self.records.checkpoint, (checkpoint.import.as_str(), done, done)).await

@@ -213,9 +213,8 @@ impl CassandraStore {
 
     /// Takes in a reservation of another store.
     pub(crate) async fn keep_reservation(&self, reservation: &Reservation) -> Result<()> {
-        let is_held = reservation.status == ReservationStatus::Held;
-        self.write_reservation(reservation, reservation.created_at).await?;
-        if !is_held {
+        self.open_row(reservation, reservation.created_at).await?;
+        if reservation.status != ReservationStatus::Held {
             let status = status_name(reservation.status);
             return self.close_row(reservation, status, reservation.created_at).await;
         }
@@ -226,7 +225,7 @@ impl CassandraStore {
             let change = Change::Move { op_id, until };
             self.keepers.ask(&self.cql, &place, change, reservation.created_at).await?;
         }
-        Ok(())
+        self.due.add_late(&self.cql, Queue::Hold, until, op_id).await
     }
 
     /// Every reservation.
@@ -235,13 +234,22 @@ impl CassandraStore {
         while let Some((id, zone, lines, status, created_at, expires_at)) = rows.next().await? {
             let row = (zone, lines, status, created_at, expires_at);
             if let Some(reservation) = read_reservation(ReservationId::new(id), row)? {
-                into.push(&Record::Reservation(reservation)).await?;
+                into.push(&Record::Reservation(reservation))?;
             }
         }
         Ok(())
     }
 
     async fn write_reservation(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
+        let (expires_at, id) = (reservation.expires_at, reservation.reservation_id.uuid());
+        let (row, due) = tokio::join!(
+            self.open_row(reservation, now),
+            self.due.add(&self.cql, Queue::Hold, expires_at, id, now),
+        );
+        row.and(due).map_err(nothing_held)
+    }
+
+    async fn open_row(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
         let id = reservation.reservation_id;
         let slot = slot_of(id);
         let lines = reservation
@@ -262,11 +270,7 @@ impl CassandraStore {
             to_cql(reservation.expires_at),
             ttl_seconds(now, reservation.forgotten_at()),
         );
-        let (row, due) = tokio::join!(
-            self.reservations.insert.write(&self.cql, slot, row),
-            self.due.add(&self.cql, Queue::Hold, reservation.expires_at, id.uuid(), now),
-        );
-        row.and(due).map_err(nothing_held)
+        self.reservations.insert.write(&self.cql, slot, row).await
     }
 
     async fn hold_all(

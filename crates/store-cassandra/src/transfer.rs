@@ -20,7 +20,6 @@ use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::keeper::{Answer, Change, Place, Replacement, RowKey};
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
-use crate::once;
 use crate::orders::{ScannedOrder, read_scanned};
 use crate::records::Spool;
 use crate::scan::{self, Scan};
@@ -73,7 +72,7 @@ impl CassandraStore {
     pub(crate) async fn export_stock(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, ScannedStock> = Scan::new(&self.cql, &self.transfer.stock);
         while let Some(group) = rows.group(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).await? {
-            into.push(&read_stock(group)?).await?;
+            into.push(&read_stock(group)?)?;
         }
         Ok(())
     }
@@ -144,7 +143,7 @@ impl CassandraStore {
                 return Err(corrupt());
             };
             let outcome = match outcome {
-                Some(bytes) => once::decode(&bytes)?,
+                Some(bytes) => mw_codec::once::decode_outcome(&bytes)?,
                 None if self.order_status(OrderId::new(op_id)).await?.is_some() => {
                     Outcome::Placed(OrderId::new(op_id))
                 }
@@ -153,7 +152,7 @@ impl CassandraStore {
             let fingerprint = Fingerprint(fingerprint.try_into().map_err(|_| corrupt())?);
             let key = IdempotencyKey::restore(&key).map_err(|_| corrupt())?;
             let once = Once { key, fingerprint, keep_until: from_cql(keep_until) };
-            into.push(&Record::Remembered(Remembered { once, outcome })).await?;
+            into.push(&Record::Remembered(Remembered { once, outcome }))?;
         }
         Ok(())
     }
@@ -163,7 +162,7 @@ impl CassandraStore {
         let mut rows: Scan<'_, ScannedOrder> = Scan::new(&self.cql, self.order_scan());
         while let Some(group) = rows.group(|a, b| a.order_id == b.order_id).await? {
             if let Some((order, events)) = read_scanned(group)? {
-                into.push(&Record::Order { order, events }).await?;
+                into.push(&Record::Order { order, events })?;
             }
         }
         Ok(())

@@ -517,7 +517,7 @@ impl CassandraStore {
         self.write_lists(order, &standing).await?;
         if order.status == OrderStatus::Created {
             let id = order.order_id.uuid();
-            self.due.add(&self.cql, Queue::Payment, order.pay_by, id, order.created_at).await?;
+            self.due.add_late(&self.cql, Queue::Payment, order.pay_by, id).await?;
         }
         let row = (
             order.order_id.uuid(),

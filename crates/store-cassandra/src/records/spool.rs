@@ -16,7 +16,7 @@ const READ_BYTES: usize = 1 << 18;
 
 /// A spool that is being filled.
 pub(crate) struct Spool {
-    file: Arc<File>,
+    file: File,
     gathered: Vec<u8>,
     bytes: u64,
     records: u64,
@@ -25,29 +25,30 @@ pub(crate) struct Spool {
 impl Spool {
     pub(crate) fn new() -> Result<Self> {
         let file = tempfile::tempfile().map_err(|error| failed(&error))?;
-        Ok(Self { file: Arc::new(file), gathered: Vec::new(), bytes: 0, records: 0 })
+        Ok(Self { file, gathered: Vec::new(), bytes: 0, records: 0 })
     }
 
-    pub(crate) async fn push(&mut self, record: &Record) -> Result<()> {
+    pub(crate) fn push(&mut self, record: &Record) -> Result<()> {
         let bytes = mw_codec::records::encode(record);
         let len =
             u32::try_from(bytes.len()).map_err(|_| StoreError::Corrupt("a record of 4 GiB".to_owned()))?;
         self.gathered.extend_from_slice(&len.to_be_bytes());
         self.gathered.extend_from_slice(&bytes);
         self.records += 1;
-        if self.gathered.len() >= WRITE_BYTES { self.write().await } else { Ok(()) }
+        if self.gathered.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
     }
 
-    async fn write(&mut self) -> Result<()> {
-        let (file, bytes, at) = (Arc::clone(&self.file), std::mem::take(&mut self.gathered), self.bytes);
-        self.bytes += bytes.len() as u64;
-        blocking(move || file.write_all_at(&bytes, at)).await
+    fn write(&mut self) -> Result<()> {
+        self.file.write_all_at(&self.gathered, self.bytes).map_err(|error| failed(&error))?;
+        self.bytes += self.gathered.len() as u64;
+        self.gathered.clear();
+        Ok(())
     }
 
     /// The export, once everything is in.
-    pub(crate) async fn finish(mut self) -> Result<Spooled> {
-        self.write().await?;
-        Ok(Spooled { file: self.file, bytes: self.bytes, records: self.records })
+    pub(crate) fn finish(mut self) -> Result<Spooled> {
+        self.write()?;
+        Ok(Spooled { file: Arc::new(self.file), bytes: self.bytes, records: self.records })
     }
 }
 
@@ -143,9 +144,9 @@ mod tests {
         let records: Vec<Record> = (0..300).map(record).collect();
         let mut spool = Spool::new().unwrap();
         for record in &records {
-            spool.push(record).await.unwrap();
+            spool.push(record).unwrap();
         }
-        let spooled = spool.finish().await.unwrap();
+        let spooled = spool.finish().unwrap();
         assert_eq!(spooled.estimate(), 300);
         for limit in [1, 7, 299, 300, 1_000] {
             let mut found = Vec::new();
@@ -165,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_empty_export_has_one_empty_page_and_no_others() {
-        let spooled = Spool::new().unwrap().finish().await.unwrap();
+        let spooled = Spool::new().unwrap().finish().unwrap();
         let page = spooled.page(PageRequest::first(5)).await.unwrap();
         assert_eq!((page.items.len(), page.next), (0, None));
         for bytes in [vec![], vec![0; 8], vec![0xff; 8], vec![0; 9]] {
