@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use mw_store::{Result, StoreError};
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
-use scylla::deserialize::row::DeserializeRow;
+use scylla::deserialize::row::{ColumnIterator, DeserializeRow};
+use scylla::deserialize::value::DeserializeValue;
+use scylla::deserialize::{DeserializationError, TypeCheckError};
 use scylla::errors::ExecutionError;
+use scylla::frame::response::result::ColumnSpec;
 use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
 use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
@@ -49,6 +52,44 @@ pub(crate) enum Access {
 
 /// The values of one statement of a batch.
 pub(crate) type Row = Box<dyn SerializeRow + Send + Sync>;
+
+/// A row that two more columns stand before.
+#[derive(Debug)]
+pub(crate) struct Led<A, B, R> {
+    pub(crate) first: A,
+    pub(crate) second: B,
+    pub(crate) row: R,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("there are fewer columns than the two that lead")]
+struct TooFewColumns;
+
+impl<'f, 'm, A, B, R> DeserializeRow<'f, 'm> for Led<A, B, R>
+where
+    A: DeserializeValue<'f, 'm>,
+    B: DeserializeValue<'f, 'm>,
+    R: DeserializeRow<'f, 'm>,
+{
+    fn type_check(specs: &[ColumnSpec<'_>]) -> Result<(), TypeCheckError> {
+        let Some(([first, second], rest)) = specs.split_first_chunk() else {
+            return Err(TypeCheckError::new(TooFewColumns));
+        };
+        A::type_check(first.typ())?;
+        B::type_check(second.typ())?;
+        R::type_check(rest)
+    }
+
+    fn deserialize(mut columns: ColumnIterator<'f, 'm>) -> Result<Self, DeserializationError> {
+        let mut next = || columns.next().unwrap_or_else(|| Err(DeserializationError::new(TooFewColumns)));
+        let (first, second) = (next()?, next()?);
+        Ok(Self {
+            first: A::deserialize(first.spec.typ(), first.slice)?,
+            second: B::deserialize(second.spec.typ(), second.slice)?,
+            row: R::deserialize(columns)?,
+        })
+    }
+}
 
 pub(crate) struct Cql {
     session: Session,

@@ -18,7 +18,6 @@ mod locks;
 mod once;
 mod orders;
 mod outcome;
-mod pending;
 mod plans;
 pub mod policy;
 mod products;

@@ -100,8 +100,8 @@ impl CassandraStore {
         match intent.kind {
             Kind::Order => self.recover_order(&intent.payload).await,
             Kind::Status => self.recover_step(&intent.payload).await,
-            Kind::Merge => self.finish_merge(&intent.payload).await,
-            Kind::Login => self.finish_login(&intent.payload).await,
+            Kind::Merge => self.finish_merge(intent.op_id, &intent.payload).await,
+            Kind::Login => self.finish_login(intent.op_id, &intent.payload).await,
             Kind::Product => self.finish_product(&intent.payload).await,
             Kind::Import => self.finish_import(&intent.payload).await,
         }
