@@ -27,6 +27,8 @@ pub enum LoadError {
     Workload { name: String, why: String },
     #[error("{0}")]
     Options(String),
+    #[error("interrupted before anything was measured")]
+    Interrupted,
     #[error("wait for answers: {0}")]
     Poll(io::Error),
     #[error("compare {a} with {b}: {why}")]

@@ -215,18 +215,21 @@ fn prepare(
         let products: Vec<u64> = (0..data.products).collect();
         Before::Read(check::levels(fleet, target, names, &products)?)
     } else {
-        setup::import(target, names, data, &options.currency, options.timeout, observe)?;
+        setup::import(target, names, data, &options.currency, options.timeout, stop, observe)?;
         Before::Units(data.units)
     };
     let plan = Plan::new(&filling(workload)?, target, names.clone());
     let carts = if options.reuse.is_some() { 0 } else { data.carts };
     for (flow, what, times) in [(0, "carts", carts), (1, "orders", data.orders)] {
-        if times == 0 || stop.load(Ordering::Relaxed) {
+        if times == 0 {
             continue;
         }
         observe(&Event::Setup { what, done: 0, total: times });
         let told = |done| observe(&Event::Setup { what, done, total: times });
         let tally = fleet.fill(&plan, flow, times, stop, told)?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(LoadError::Interrupted);
+        }
         refuse_errors(what, &tally)?;
         observe(&Event::Setup { what, done: times, total: times });
     }
@@ -267,6 +270,9 @@ fn find_rate(
         return Err(LoadError::Options(
             "nothing was answered while looking for the most the server takes".to_owned(),
         ));
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(LoadError::Interrupted);
     }
     observe(&Event::Probed { rate });
     Ok(Some(rate * part))

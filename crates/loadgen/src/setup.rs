@@ -1,6 +1,7 @@
 //! What must be there before a run: a server that answers, and products with stock, put in through the API.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::client::{Client, Reply};
@@ -32,6 +33,7 @@ pub(crate) fn import(
     data: &Data,
     currency: &str,
     timeout: Duration,
+    stop: &AtomicBool,
     observe: &mut dyn FnMut(&Event),
 ) -> Result<(), LoadError> {
     let failed = |why: String| LoadError::Setup { what: "products", why };
@@ -42,6 +44,9 @@ pub(crate) fn import(
     let stock = stock.join(",");
     let mut done = 0;
     while done < data.products {
+        if stop.load(Ordering::Relaxed) {
+            return Err(LoadError::Interrupted);
+        }
         observe(&Event::Setup { what: "products", done, total: data.products });
         let until = (done + BATCH).min(data.products);
         let mut body = String::new();

@@ -193,7 +193,9 @@ impl<'a> Shopping<'a> {
 
     /// To be called when the worker has come to its end.
     pub(crate) fn finish(mut self, now: Nanos) -> Tally {
-        self.roll(now.min(self.span.to));
+        self.tally.ended = self.tally.ended.min(now);
+        self.give_up_the_rest();
+        self.roll(self.tally.ended);
         if self.second.answered + self.second.errors > 0 {
             let _ = self.seconds.send(self.second);
         }

@@ -123,6 +123,30 @@ fn a_stopped_run_still_reports_and_checks() {
 }
 
 #[test]
+fn a_server_that_goes_away_ends_the_run() {
+    let mut shop = Some(RealShop::open());
+    let url = shop.as_ref().unwrap().url.clone();
+    let long = Options {
+        rate: Rate::PerSecond(500.0),
+        duration: Duration::from_mins(10),
+        timeout: Duration::from_secs(1),
+        ..options()
+    };
+    let mut observe = |event: &Event| {
+        if matches!(event, Event::Second(progress) if !progress.is_warm_up) {
+            shop = None;
+        }
+    };
+    let target = Target::new(&url, None).unwrap();
+    let report = run(&target, &small("day"), &long, &AtomicBool::new(false), &mut observe).unwrap();
+    let table = report.to_table();
+    assert!(report.is_cut_short && report.total.answered > 0, "{table}");
+    assert!(report.unsent > 0 && report.total.max_us > 500_000, "{table}");
+    assert!(table.contains("the server does not answer any more, so nothing could be read back"), "{table}");
+    assert!(!report.check.unwrap().passed);
+}
+
+#[test]
 fn a_token_is_asked_for_and_used() {
     let shop = RealShop::guarded(Role::Backoffice, "a-token-of-the-office");
     let told = try_load(&shop.url, &small("day"), &options()).unwrap_err().to_string();
