@@ -43,7 +43,7 @@ pub(crate) struct Plans {
     announce: PreparedStatement,
     buckets: PreparedStatement,
     known: RwLock<Known>,
-    announced: Mutex<HashSet<(Table, String, String)>>,
+    announced: Mutex<HashSet<(Table, String, Timestamp, String)>>,
 }
 
 impl Plans {
@@ -131,7 +131,7 @@ impl Plans {
         starts_at: Timestamp,
         bucket: &str,
     ) -> Result<()> {
-        let id = (table, key.to_owned(), bucket.to_owned());
+        let id = (table, key.to_owned(), starts_at, bucket.to_owned());
         if self.announced.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return Ok(());
         }

@@ -63,6 +63,9 @@ impl Records for CassandraStore {
         let mut spool = Spool::new()?;
         self.export_products(&mut spool).await?;
         self.export_stock(&mut spool).await?;
+        self.each_cart(|cart| spool.push(&Record::Cart(cart))).await?;
+        self.each_cart_change(|owner, change| spool.push(&Record::CartChange { owner, change })).await?;
+        self.each_session(|session| spool.push(&Record::Session(session))).await?;
         self.export_reservations(&mut spool).await?;
         self.export_orders(&mut spool).await?;
         self.export_keys(&mut spool).await?;
@@ -105,10 +108,12 @@ impl CassandraStore {
         match record {
             Record::Product(product) => self.keep_product(&product).await,
             Record::Stock { stock, ledger } => self.keep_stock(&stock, &ledger).await,
+            Record::Cart(cart) => self.keep_cart(&cart).await,
+            Record::CartChange { owner, change } => self.keep_change(&owner, &change).await,
+            Record::Session(session) => self.keep_session(&session).await,
             Record::Reservation(reservation) => self.keep_reservation(&reservation).await,
             Record::Order { order, events } => self.keep_order(&order, &events).await,
             Record::Remembered(remembered) => self.claims.keep(&self.cql, &remembered).await,
-            _ => Err(StoreError::Unavailable("carts cannot be imported yet".to_owned())),
         }
     }
 }
