@@ -132,6 +132,10 @@ impl Cql {
         access: Access,
         text: &str,
     ) -> Result<PreparedStatement> {
+        debug_assert!(
+            table.nature().is_conditional || !matches!(access, Access::Cas | Access::Serial),
+            "the policy does not know that {table} has conditional writes"
+        );
         let text = text.replace("{}", &self.name(table));
         let mut statement =
             self.session.prepare(text.as_str()).await.map_err(|error| {

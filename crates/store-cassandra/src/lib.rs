@@ -7,6 +7,7 @@
 mod audit;
 mod cards;
 mod carts;
+pub mod connect;
 mod cql;
 mod due;
 mod gather;
@@ -35,10 +36,11 @@ mod transfer;
 mod upkeep;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use mw_store::{Result, StoreError};
-use scylla::client::session_builder::SessionBuilder;
+use mw_store::Result;
+use scylla::client::session::Session;
+
+pub use connect::{Options, StartError};
 
 use cards::Cards;
 use cql::Cql;
@@ -48,22 +50,8 @@ use keeper::Keepers;
 use locks::Locks;
 use once::Claims;
 use plans::Plans;
-use policy::Policy;
 pub use schema::Replication;
 pub use tables::{Class, Table};
-
-/// Where the cluster is and how the shop lives in it.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// `host:port`.
-    pub contact_points: Vec<String>,
-    pub local_dc: String,
-    /// Keyspaces begin with this.
-    pub keyspace: String,
-    pub replication: Replication,
-    pub policy: Policy,
-    pub request_timeout: Duration,
-}
 
 /// The shop's store on a cluster.
 #[derive(Debug)]
@@ -89,18 +77,26 @@ pub struct CassandraStore {
 }
 
 impl CassandraStore {
-    pub async fn open(options: Options) -> Result<Arc<Self>> {
-        let session = SessionBuilder::new()
-            .known_nodes(&options.contact_points)
-            .prefer_datacenter(options.local_dc.clone())
-            .keepalive_interval(Duration::from_secs(2))
-            .keepalive_timeout(Duration::from_secs(3))
-            .build()
-            .await
-            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    /// Connects to a cluster that has the schema already.
+    pub async fn open(options: Options) -> Result<Arc<Self>, StartError> {
+        let session = connect::connect(&options).await?;
+        Self::on(session, options).await
+    }
+
+    /// The store on a session that [`connect::connect`] gave.
+    pub async fn on(session: Session, options: Options) -> Result<Arc<Self>, StartError> {
+        options.schema().check(&session).await?;
         let cql =
             Cql::new(session, options.keyspace, options.local_dc, options.policy, options.request_timeout);
-        let store = Arc::new(Self {
+        // Boxed, since it holds a future for every statement.
+        let store = Arc::new(Box::pin(Self::prepare(cql)).await?);
+        store.intents.beat(&store.cql).await?;
+        tokio::spawn(recover::run(Arc::downgrade(&store)));
+        Ok(store)
+    }
+
+    async fn prepare(cql: Cql) -> Result<Self> {
+        Ok(Self {
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,
             carts: carts::Statements::prepare(&cql).await?,
@@ -119,9 +115,6 @@ impl CassandraStore {
             orders: orders::Statements::prepare(&cql).await?,
             audit: audit::Statements::prepare(&cql).await?,
             cql: Arc::new(cql),
-        });
-        store.intents.beat(&store.cql).await?;
-        tokio::spawn(recover::run(Arc::downgrade(&store)));
-        Ok(store)
+        })
     }
 }

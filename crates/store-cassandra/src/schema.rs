@@ -1,65 +1,130 @@
-//! The schema as CQL: numbered files, with the keyspaces, factors and table options of a configuration.
+//! The schema: numbered files with the model, and what a configuration makes of them.
+//!
+//! `plan` is the CQL for people, `apply` runs what is missing once, `drift` compares the cluster with both. A file that was
+//! applied never changes any more; what changes the schema is a further file.
+
+mod apply;
+mod drift;
+mod error;
+mod files;
+mod live;
+mod model;
+mod plan;
+mod versions;
 
 use std::collections::BTreeMap;
 
-use mw_store::{Result, StoreError};
 use scylla::client::session::Session;
 
-use crate::tables::Class;
+pub use apply::Progress;
+pub use drift::Drift;
+pub use error::SchemaError;
 
-/// The numbered files, oldest first.
-const FILES: &[(&str, &str)] = &[("0001_shop", include_str!("../schema/0001_shop.cql"))];
+use crate::policy::Policy;
+use crate::tables::Class;
+use files::FILES;
+use live::Live;
+use model::Model;
 
 /// Copies in each data centre, by class.
-pub type Replication = BTreeMap<Class, BTreeMap<String, u32>>;
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replication {
+    factors: BTreeMap<Class, BTreeMap<String, u32>>,
+    nowhere: BTreeMap<String, u32>,
+}
 
-/// The statements that make an empty cluster ready.
-pub fn statements(prefix: &str, replication: &Replication) -> Vec<String> {
-    let mut statements = Vec::new();
-    for class in Class::ALL {
-        let factors: Vec<String> = replication
-            .get(&class)
-            .into_iter()
-            .flatten()
-            .map(|(dc, factor)| format!(", '{dc}': {factor}"))
-            .collect();
-        statements.push(format!(
-            "CREATE KEYSPACE IF NOT EXISTS {} WITH replication = {{'class': 'NetworkTopologyStrategy'{}}}",
-            class.keyspace(prefix),
-            factors.concat()
-        ));
+impl Replication {
+    /// The same number of copies of everything, in one data centre.
+    pub fn even(dc: &str, factor: u32) -> Self {
+        Class::ALL.map(|class| (class, BTreeMap::from([(dc.to_owned(), factor)]))).into_iter().collect()
     }
-    for (_, file) in FILES {
-        for statement in split(file) {
-            let mut statement = statement;
-            for class in Class::ALL {
-                let from = format!("IF NOT EXISTS {}.", class.name());
-                let to = format!("IF NOT EXISTS {}.", class.keyspace(prefix));
-                statement = statement.replace(&from, &to);
-            }
-            statements.push(statement);
+
+    pub fn of(&self, class: Class) -> &BTreeMap<String, u32> {
+        self.factors.get(&class).unwrap_or(&self.nowhere)
+    }
+
+    pub fn set(&mut self, class: Class, dc: &str, factor: u32) {
+        self.factors.entry(class).or_default().insert(dc.to_owned(), factor);
+    }
+
+    /// Forgets what was set for the class.
+    pub fn replace(&mut self, class: Class, factors: BTreeMap<String, u32>) {
+        self.factors.insert(class, factors);
+    }
+}
+
+impl FromIterator<(Class, BTreeMap<String, u32>)> for Replication {
+    fn from_iter<I: IntoIterator<Item = (Class, BTreeMap<String, u32>)>>(factors: I) -> Self {
+        Self { factors: factors.into_iter().collect(), nowhere: BTreeMap::new() }
+    }
+}
+
+/// The schema as a configuration wants it.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    /// Keyspaces begin with this.
+    pub prefix: String,
+    pub replication: Replication,
+    pub policy: Policy,
+    /// Whether the nodes know the table option `auto_repair`.
+    pub auto_repair: bool,
+}
+
+impl Schema {
+    /// The CQL of it, in order, with the reasons.
+    pub fn plan(&self) -> Result<String, SchemaError> {
+        plan::text(self)
+    }
+
+    /// Brings the cluster up to date: files that were not applied yet, and table options that are not the policy's. Several
+    /// processes may do it at once; one of them does it, the others wait. Answers how many statements were run.
+    pub async fn apply(
+        &self,
+        session: &Session,
+        progress: &(dyn Fn(Progress<'_>) + Send + Sync),
+    ) -> Result<usize, SchemaError> {
+        apply::apply(self, session, progress).await
+    }
+
+    /// What the cluster has and this does not say, and the other way round.
+    pub async fn drift(&self, session: &Session) -> Result<Vec<Drift>, SchemaError> {
+        let live = Live::read(session, &self.prefix, self.auto_repair).await?;
+        Ok(drift::compare(self, &Model::of(FILES)?, &live))
+    }
+
+    /// Whether a process may work with the cluster's schema.
+    pub async fn check(&self, session: &Session) -> Result<(), SchemaError> {
+        let live = Live::read(session, &self.prefix, self.auto_repair).await?;
+        let applied = versions::read(session, &self.prefix, &live).await?;
+        if !versions::pending(&applied, FILES)?.is_empty() {
+            let (found, wanted) = (versions::newest(&applied), files::newest(FILES));
+            return Err(SchemaError::Older { found, wanted });
+        }
+        drift::fit_to_serve(self, &live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A schema of one data centre, as tests of the parts of this module want it.
+    pub(super) fn schema() -> Schema {
+        Schema {
+            prefix: "shop".to_owned(),
+            replication: Replication::even("dc1", 3),
+            policy: Policy::default(),
+            auto_repair: true,
         }
     }
-    statements
-}
 
-/// The statements of a file, without comments.
-fn split(file: &str) -> Vec<String> {
-    let lines: Vec<&str> = file.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
-    lines
-        .join("\n")
-        .split(";\n")
-        .map(|statement| statement.trim().trim_end_matches(';').to_owned())
-        .filter(|statement| !statement.is_empty())
-        .collect()
-}
-
-pub async fn apply(session: &Session, prefix: &str, replication: &Replication) -> Result<()> {
-    for statement in statements(prefix, replication) {
-        session
-            .query_unpaged(statement.as_str(), ())
-            .await
-            .map_err(|error| StoreError::Unavailable(format!("apply the schema: {error}: {statement}")))?;
+    #[test]
+    fn a_class_without_copies_is_nowhere() {
+        let mut replication = Replication::even("dc1", 3);
+        replication.set(Class::Core, "dc2", 2);
+        assert_eq!(replication.of(Class::Core).len(), 2);
+        replication.replace(Class::Core, BTreeMap::new());
+        assert!(replication.of(Class::Core).is_empty());
+        assert!(Replication::default().of(Class::Carts).is_empty());
     }
-    Ok(())
 }

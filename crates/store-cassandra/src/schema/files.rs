@@ -1,0 +1,118 @@
+//! The numbered files, and the statements in them.
+
+use sha2::{Digest, Sha256};
+
+/// One numbered file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct File {
+    pub(super) number: u32,
+    pub(super) name: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// Oldest first.
+pub(super) const FILES: &[File] =
+    &[File { number: 1, name: "0001_shop", text: include_str!("../../schema/0001_shop.cql") }];
+
+/// A statement and the comment above it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) comment: Vec<&'static str>,
+    pub(super) statement: String,
+}
+
+impl File {
+    /// The comment that is followed by an empty line is the file's own.
+    pub(super) fn header(&self) -> Vec<&'static str> {
+        let lines: Vec<&str> = self.text.lines().take_while(|line| line.starts_with("--")).collect();
+        match self.text.lines().nth(lines.len()) {
+            Some(next) if next.trim().is_empty() => lines,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Statements end with a semicolon at the end of a line.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (mut comment, mut statement) = (Vec::new(), Vec::new());
+        for line in self.text.lines().skip(self.header().len()) {
+            let line = line.trim_end();
+            if line.trim_start().starts_with("--") {
+                comment.push(line);
+            } else if let Some(last) = line.strip_suffix(';') {
+                statement.push(last);
+                let statement = std::mem::take(&mut statement).join("\n");
+                pieces.push(Piece { comment: std::mem::take(&mut comment), statement });
+            } else if !line.is_empty() {
+                statement.push(line);
+            }
+        }
+        if !statement.is_empty() {
+            pieces.push(Piece { comment, statement: statement.join("\n") });
+        }
+        pieces
+    }
+
+    /// Of the statements alone: comments and the layout may be mended later.
+    pub(super) fn checksum(&self) -> String {
+        let mut hash = Sha256::new();
+        for piece in self.pieces() {
+            for word in piece.statement.split_whitespace() {
+                hash.update(word);
+                hash.update(" ");
+            }
+            hash.update(";");
+        }
+        format!("{:x}", hash.finalize())
+    }
+}
+
+pub(super) fn newest(files: &[File]) -> u32 {
+    files.last().map_or(0, |file| file.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "-- The file.\n\n-- One.\nCREATE TYPE a (\n    x int);\nCREATE TYPE b (y int);\n\n-- Two,\n-- long.\n\
+                        CREATE TYPE c (z int);\n";
+
+    fn file(text: &'static str) -> File {
+        File { number: 1, name: "0001_test", text }
+    }
+
+    #[test]
+    fn a_file_is_its_header_and_statements_with_comments() {
+        let file = file(TEXT);
+        assert_eq!(file.header(), ["-- The file."]);
+        let pieces = file.pieces();
+        let comments: Vec<_> = pieces.iter().map(|piece| piece.comment.clone()).collect();
+        assert_eq!(comments, [vec!["-- One."], vec![], vec!["-- Two,", "-- long."]]);
+        assert_eq!(pieces[0].statement, "CREATE TYPE a (\n    x int)");
+        assert_eq!(pieces[2].statement, "CREATE TYPE c (z int)");
+    }
+
+    #[test]
+    fn a_checksum_is_of_statements_alone() {
+        let checksum = file(TEXT).checksum();
+        assert_eq!(
+            file("CREATE TYPE a ( x int);\nCREATE TYPE b (y int);\nCREATE TYPE c (z int);").checksum(),
+            checksum
+        );
+        assert_ne!(file("CREATE TYPE a ( x int);\nCREATE TYPE b (y int);").checksum(), checksum);
+        assert_ne!(file("CREATE TYPE a (x text);").checksum(), file("CREATE TYPE a (x int);").checksum());
+    }
+
+    #[test]
+    fn the_files_are_numbered_and_may_be_run_again() {
+        for (number, file) in (1..).zip(FILES) {
+            assert_eq!(file.number, number);
+            assert!(file.name.starts_with(&format!("{number:04}_")), "{}", file.name);
+            for piece in file.pieces() {
+                assert!(piece.statement.contains("IF NOT EXISTS"), "not repeatable: {}", piece.statement);
+                assert!(!piece.statement.contains('\''), "options are the policy's: {}", piece.statement);
+            }
+        }
+    }
+}
