@@ -151,7 +151,7 @@ impl CassandraStore {
                     bucket.as_str(),
                     to_cql(period.from),
                     to_cql(before.created_at),
-                    before.order_id,
+                    &before.order_id.as_bytes()[..],
                     filling.wanted(),
                 );
                 let rows: Vec<OrderRow> = self.cql.rows(&self.orders.lists.by_customer, asked).await?;
@@ -233,7 +233,8 @@ impl CassandraStore {
         filling: &mut Filling,
     ) -> Result<()> {
         let day = day_of(date.midnight());
-        let (from, until, id) = (to_cql(period.from), to_cql(before.created_at), before.order_id);
+        let (from, until) = (to_cql(period.from), to_cql(before.created_at));
+        let id = &before.order_id.as_bytes()[..];
         let wanted = filling.wanted();
         let reads = (0..shards).map(|shard| async move {
             let lists = &self.orders.lists;

@@ -23,11 +23,11 @@ use mw_store::{Done, Fingerprint, Once, Refusal, Result, StoreError};
 use uuid::Uuid;
 
 use crate::CassandraStore;
+use crate::carts::Closed;
 use crate::intents::{Intent, Kind};
 use crate::keeper::{Answer, Change, Place};
 use crate::ledger::{END_OF_TIME, End, State};
 use crate::once::Claim;
-use crate::carts::Closed;
 use crate::stock::AT_ONCE;
 
 /// How often an order is begun again because its cart changed or its key moved on.

@@ -29,10 +29,10 @@ pub(super) struct Item {
     pub(super) quantity: i32,
 }
 
-/// The columns of an order in any of its tables.
+/// An order as the lists have it; its id is bytes there.
 #[derive(Debug, DeserializeRow)]
 pub(super) struct OrderRow {
-    order_id: Uuid,
+    order_id: Vec<u8>,
     user_id: Option<String>,
     geo_zone: Option<String>,
     status: Option<String>,
@@ -97,7 +97,8 @@ fn read_status(id: Uuid, name: &str) -> Result<OrderStatus> {
 impl OrderRow {
     /// The order; `None` where only a later part of it has arrived.
     pub(super) fn read(self) -> Result<Option<Order>> {
-        let id = self.order_id;
+        let id = Uuid::from_slice(&self.order_id)
+            .map_err(|_| StoreError::Corrupt(format!("the order id {:?}", self.order_id)))?;
         let (Some(user), Some(zone), Some(items), Some(total), Some(created_at), Some(pay_by)) =
             (self.user_id, self.geo_zone, self.items, self.total, self.created_at, self.pay_by)
         else {
@@ -151,7 +152,7 @@ pub(super) fn read_placed(row: PlacedRow) -> Result<Option<(Order, Standing)>> {
         day_shard,
     ) = row;
     let row = OrderRow {
-        order_id,
+        order_id: order_id.as_bytes().to_vec(),
         user_id,
         geo_zone,
         status,
@@ -234,7 +235,7 @@ pub(crate) fn read_scanned(group: Vec<ScannedOrder>) -> Result<Option<(Order, Ve
         }
         if order.is_none() {
             let row = OrderRow {
-                order_id: row.order_id,
+                order_id: row.order_id.as_bytes().to_vec(),
                 user_id: row.user_id,
                 geo_zone: row.geo_zone,
                 status: row.status,
@@ -281,7 +282,7 @@ type ByZoneDay = (
     CqlDate,
     i32,
     CqlTimestamp,
-    Uuid,
+    Vec<u8>,
     String,
     &'static str,
     Vec<Item>,
@@ -297,7 +298,7 @@ type ByDay = (
     CqlDate,
     i32,
     CqlTimestamp,
-    Uuid,
+    Vec<u8>,
     String,
     String,
     &'static str,
@@ -428,7 +429,7 @@ impl CassandraStore {
             key,
             standing.bucket.as_str(),
             to_cql(order.created_at),
-            order.order_id.uuid(),
+            &order.order_id.as_bytes()[..],
             order.geo_zone.as_str(),
             order.status.as_str(),
             items(order),
@@ -458,7 +459,7 @@ impl CassandraStore {
             day,
             standing.zone_shard,
             to_cql(order.created_at),
-            order.order_id.uuid(),
+            order.order_id.as_bytes().to_vec(),
             order.user_id.as_str().to_owned(),
             order.status.as_str(),
             items(order),
@@ -481,7 +482,7 @@ impl CassandraStore {
             day,
             standing.day_shard,
             to_cql(order.created_at),
-            order.order_id.uuid(),
+            order.order_id.as_bytes().to_vec(),
             order.user_id.as_str().to_owned(),
             order.geo_zone.as_str().to_owned(),
             order.status.as_str(),
