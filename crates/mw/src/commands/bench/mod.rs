@@ -34,8 +34,8 @@ const EXIT_IMPATIENT: i32 = 130;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-Without --url it starts a server of its own on a free port, with the embedded engine in a temporary directory, and stops \
-it at the end; what follows -- is given to `mw serve`. With --url it puts its data into that shop through the API, under \
+Without --url it starts a server of its own on a free port, with the embedded engine in a temporary directory (TMPDIR \
+says where: on a disk, if durable writes are to be measured), and stops it at the end; what follows -- is given to `mw serve`. With --url it puts its data into that shop through the API, under \
 ids that begin with `bench-`, and leaves it there. Plain http only.
 
 With --rate the load follows a schedule that does not wait for answers, and latency counts from the instant a request \
@@ -95,6 +95,10 @@ struct RunArgs {
     #[arg(default_value = "day")]
     workload: String,
 
+    /// Options for `mw serve`, where a server is started
+    #[arg(last = true, value_name = "SERVE OPTIONS")]
+    serve: Vec<OsString>,
+
     /// The shop to load, http://host:port; without it one is started for the run
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -111,10 +115,6 @@ struct RunArgs {
 
     #[command(flatten)]
     output: OutputArgs,
-
-    /// Options for `mw serve`, where a server is started
-    #[arg(last = true, value_name = "SERVE OPTIONS")]
-    serve: Vec<OsString>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -195,6 +195,10 @@ struct DataArgs {
     /// Hit products, which take a part of all choices
     #[arg(long, value_name = "COUNT")]
     hits: Option<u64>,
+
+    /// The part of all choices that hits take, 0 to 1
+    #[arg(long, value_name = "SHARE")]
+    hit_share: Option<f64>,
 
     /// Currency of the shop
     #[arg(long, value_name = "CODE", default_value = "RUB")]
@@ -314,6 +318,7 @@ impl DataArgs {
             *count = given.unwrap_or(*count);
         }
         data.skew = self.skew.unwrap_or(data.skew);
+        data.hit_share = self.hit_share.unwrap_or(data.hit_share);
     }
 }
 
