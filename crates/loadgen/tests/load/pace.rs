@@ -29,7 +29,7 @@ fn a_schedule_counts_from_the_instant_that_was_due() {
     let report = stalled(Rate::PerSecond(200.0));
     // Requests that were due in the first second of the stall waited half a second or more: a quarter of all.
     assert!(report.total.p90_us > LONG_US, "{}", report.to_table());
-    assert!(report.total.answered > 600, "{}", report.to_table());
+    assert!(report.total.answered > 400, "{}", report.to_table());
 }
 
 #[test]
