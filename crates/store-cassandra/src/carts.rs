@@ -23,6 +23,7 @@ use uuid::Uuid;
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::guard::{Rounds, half_done};
+use crate::scan;
 use crate::tables::Table;
 use crate::time::{to_cql, ttl_seconds};
 pub(crate) use checkout::Closed;
@@ -67,7 +68,6 @@ impl Statements {
             "SELECT {COLUMNS} FROM {{}} WHERE {of_owner} AND created_at = ? AND cart_id = ? LIMIT {CART_ROWS_MAX}"
         );
         let list = format!("SELECT {COLUMNS} FROM {{}} WHERE {of_owner} AND (created_at, cart_id) < (?, ?)");
-        let all = format!("SELECT owner_kind, owner_id, {COLUMNS} FROM {{}}");
         let guard = format!(
             "UPDATE {{}} USING TTL ? SET rev = ?, marks = ?, active_created_at = ?, active_cart_id = ? \
              WHERE {of_owner} IF rev = ?"
@@ -105,7 +105,7 @@ impl Statements {
             remove: cql.prepare(carts, Access::Cas, &format!("DELETE FROM {{}} WHERE {row}")).await?,
             marker: cql.prepare(carts, Access::Cas, marker).await?,
             list: paged(cql.prepare(carts, Access::Read, &list).await?),
-            all: paged(cql.prepare(carts, Access::Read, &all).await?),
+            all: scan::prepare(cql, carts, &format!("owner_kind, owner_id, {COLUMNS}")).await?,
             change: cql.prepare(changes, Access::Write, change).await?,
             changes: paged(
                 cql.prepare(
@@ -117,14 +117,7 @@ impl Statements {
                 )
                 .await?,
             ),
-            all_changes: paged(
-                cql.prepare(
-                    changes,
-                    Access::Read,
-                    &format!("SELECT owner_kind, owner_id, {of_changes} FROM {{}}"),
-                )
-                .await?,
-            ),
+            all_changes: scan::prepare(cql, changes, &format!("owner_kind, owner_id, {of_changes}")).await?,
             day: cql
                 .prepare(
                     days,

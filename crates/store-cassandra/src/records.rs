@@ -63,9 +63,9 @@ impl Records for CassandraStore {
         let mut spool = Spool::new()?;
         self.export_products(&mut spool).await?;
         self.export_stock(&mut spool).await?;
-        self.each_cart(|cart| spool.push(&Record::Cart(cart))).await?;
-        self.each_cart_change(|owner, change| spool.push(&Record::CartChange { owner, change })).await?;
-        self.each_session(|session| spool.push(&Record::Session(session))).await?;
+        self.export_carts(&mut spool).await?;
+        self.export_cart_changes(&mut spool).await?;
+        self.export_sessions(&mut spool).await?;
         self.export_reservations(&mut spool).await?;
         self.export_orders(&mut spool).await?;
         self.export_keys(&mut spool).await?;

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mw_domain::{Session, SessionId, Timestamp, UserId};
 use mw_store::once::Outcome;
+use mw_store::records::Record;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
 use mw_store::{Done, Page, PageRequest, Position, Refusal, Result, StoreError};
 use scylla::response::PagingState;
@@ -21,11 +22,13 @@ use uuid::Uuid;
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::guard::{Rounds, half_done};
+use crate::records::Spool;
+use crate::scan::{self, Scan};
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql, ttl_seconds};
 use rows::{COLUMNS, SessionRow};
 
-/// Rows of a page of a walk through a list or a table.
+/// Rows of a page of a walk through a list.
 const PAGE_ROWS: i32 = 200;
 /// Sessions read or ended at the same time.
 const AT_ONCE: usize = 16;
@@ -55,8 +58,6 @@ impl Statements {
              user_agent = null, device_type = null, data = null, created_at = null, last_activity = null, \
              expires_at = null, op_id = null WHERE session_id = ? IF rev = ?";
         let name = "INSERT INTO {} (user_id, created_at, session_id) VALUES (?, ?, ?) USING TTL ?";
-        let mut all = cql.prepare(sessions, Access::Read, &format!("SELECT {COLUMNS} FROM {{}}")).await?;
-        all.set_page_size(PAGE_ROWS);
         let named = "SELECT created_at, session_id FROM {} WHERE user_id = ? AND created_at <= ?";
         let mut named = cql.prepare(of_user, Access::Read, named).await?;
         named.set_page_size(PAGE_ROWS);
@@ -67,7 +68,7 @@ impl Statements {
                 .await?,
             save: cql.prepare(sessions, Access::Cas, save).await?,
             end: cql.prepare(sessions, Access::Cas, end).await?,
-            all,
+            all: scan::prepare(cql, sessions, COLUMNS).await?,
             name: cql.prepare(of_user, Access::Write, name).await?,
             unname: cql
                 .prepare(
@@ -371,24 +372,15 @@ impl CassandraStore {
         }
     }
 
-    /// Hands over every session there is.
-    pub(crate) async fn each_session(
-        &self,
-        mut take: impl FnMut(Session) -> Result<()> + Send,
-    ) -> Result<()> {
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) = self.cql.page::<SessionRow>(&self.sessions.all, (), from).await?;
-            for row in rows {
-                if let Some(session) = row.into_found()?.session {
-                    take(session)?;
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(()),
+    /// Every session.
+    pub(crate) async fn export_sessions(&self, into: &mut Spool) -> Result<()> {
+        let mut rows: Scan<'_, SessionRow> = Scan::new(&self.cql, &self.sessions.all);
+        while let Some(row) = rows.next().await? {
+            if let Some(session) = row.into_found()?.session {
+                into.push(&Record::Session(session))?;
             }
         }
+        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
-//! Carts as records: taken in whole, and all of them walked through.
+//! Carts as records, out and in.
 
 use mw_domain::{Cart, CartChange, CartStatus, Owner};
 use mw_store::Result;
+use mw_store::records::Record;
 use scylla::response::PagingState;
 use scylla::value::CqlTimestamp;
 use uuid::Uuid;
@@ -12,6 +13,8 @@ use super::turn;
 use crate::CassandraStore;
 use crate::cql::Led;
 use crate::guard::Rounds;
+use crate::records::Spool;
+use crate::scan::Scan;
 
 impl CassandraStore {
     /// Writes the cart as it is, in place of what is there of it.
@@ -42,42 +45,41 @@ impl CassandraStore {
         self.note_changes(owner, [change.clone()]).await
     }
 
-    /// Hands over every cart there is.
-    pub(crate) async fn each_cart(&self, mut take: impl FnMut(Cart) -> Result<()> + Send) -> Result<()> {
-        let mut gathering = Gathering::default();
+    /// Every cart of every owner.
+    pub(crate) async fn export_carts(&self, into: &mut Spool) -> Result<()> {
         let mut from = PagingState::start();
         loop {
             let (rows, next) =
                 self.cql.page::<Led<String, String, CartRow>>(&self.carts.all, (), from).await?;
+            let mut gathering = Gathering::default();
             for Led { first: kind, second: id, row } in &rows {
                 if let Some(stored) = gathering.take(&read_owner(kind, id)?, row)? {
-                    take(stored.cart)?;
+                    into.push(&Record::Cart(stored.cart))?;
                 }
             }
-            match next {
-                Some(next) => from = next,
-                None => break,
+            let last = gathering.end().map(|stored| stored.cart);
+            let Some(next) = next else {
+                return last.map_or(Ok(()), |cart| into.push(&Record::Cart(cart)));
+            };
+            // It may go on with the next page, which is of a later moment: it is read again as a whole.
+            if let Some(last) = last
+                && let Some(stored) = self.cart_at(&last.owner, place(&last)).await?
+            {
+                into.push(&Record::Cart(stored.cart))?;
             }
+            from = next;
         }
-        gathering.end().map_or(Ok(()), |stored| take(stored.cart))
     }
 
-    /// Hands over every line change there is.
-    pub(crate) async fn each_cart_change(
-        &self,
-        mut take: impl FnMut(Owner, CartChange) -> Result<()> + Send,
-    ) -> Result<()> {
+    /// Every line change of every owner.
+    pub(crate) async fn export_cart_changes(&self, into: &mut Spool) -> Result<()> {
         type Row = (String, String, CqlTimestamp, i64, String, Uuid, Option<i32>);
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) = self.cql.page::<Row>(&self.carts.all_changes, (), from).await?;
-            for (kind, id, at, version, product_id, cart_id, quantity) in rows {
-                take(read_owner(&kind, &id)?, read_change((at, version, product_id, cart_id, quantity))?)?;
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(()),
-            }
+        let mut rows: Scan<'_, Row> = Scan::new(&self.cql, &self.carts.all_changes);
+        while let Some((kind, id, at, version, product_id, cart_id, quantity)) = rows.next().await? {
+            let owner = read_owner(&kind, &id)?;
+            let change = read_change((at, version, product_id, cart_id, quantity))?;
+            into.push(&Record::CartChange { owner, change })?;
         }
+        Ok(())
     }
 }
