@@ -13,7 +13,7 @@ const LOCKS: usize = 4_096;
 
 #[derive(Debug)]
 pub(crate) struct Locks {
-    locks: Vec<Mutex<()>>,
+    partitions: Vec<Mutex<()>>,
     keys: Vec<Mutex<()>>,
     hasher: RandomState,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Locks {
 impl Locks {
     pub(crate) fn new() -> Self {
         let locks = || (0..LOCKS).map(|_| Mutex::new(())).collect();
-        Self { locks: locks(), keys: locks(), hasher: RandomState::new() }
+        Self { partitions: locks(), keys: locks(), hasher: RandomState::new() }
     }
 
     fn place(&self, key: &impl Hash) -> usize {
@@ -37,7 +37,7 @@ impl Locks {
     }
 
     pub(crate) async fn one(&self, key: &impl Hash) -> Option<MutexGuard<'_, ()>> {
-        match self.locks.get(self.place(key)) {
+        match self.partitions.get(self.place(key)) {
             Some(lock) => Some(lock.lock().await),
             None => None,
         }
@@ -50,7 +50,7 @@ impl Locks {
         places.dedup();
         let mut guards = Vec::with_capacity(places.len());
         for place in places {
-            if let Some(lock) = self.locks.get(place) {
+            if let Some(lock) = self.partitions.get(place) {
                 guards.push(lock.lock().await);
             }
         }

@@ -73,16 +73,14 @@ impl CassandraStore {
                     return Ok(Walked { carts, next });
                 }
             }
-            match next {
-                Some(next) => from = next,
-                None => {
-                    carts.extend(gathering.end().map(|stored| stored.cart).filter(is_shown));
-                    let is_more = carts.len() > limit;
-                    carts.truncate(limit);
-                    let next = carts.last().filter(|_| is_more).map(place);
-                    return Ok(Walked { carts, next });
-                }
-            }
+            let Some(next) = next else {
+                carts.extend(gathering.end().map(|stored| stored.cart).filter(is_shown));
+                let is_more = carts.len() > limit;
+                carts.truncate(limit);
+                let next = carts.last().filter(|_| is_more).map(place);
+                return Ok(Walked { carts, next });
+            };
+            from = next;
         }
         Ok(Walked { carts, next: Some(seen) })
     }

@@ -123,15 +123,14 @@ impl CassandraStore {
         let kept = Kept::of(owner, lifetime, *now);
         let mut rounds = Rounds::of("a cart");
         loop {
-            let user = match known.take() {
-                Some(user) => user,
-                None => {
-                    let user = self.partition(owner).await?;
-                    if let Some(outcome) = self.outcome_of(owner, op_id).await? {
-                        return self.decided(op_id, begun, &outcome).await;
-                    }
-                    user
+            let user = if let Some(user) = known.take() {
+                user
+            } else {
+                let user = self.partition(owner).await?;
+                if let Some(outcome) = self.outcome_of(owner, op_id).await? {
+                    return self.decided(op_id, begun, &outcome).await;
                 }
+                user
             };
             let own = user.active_at(*now);
             if check_version(own, *expected_version).is_err() {
