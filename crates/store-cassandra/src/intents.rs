@@ -55,13 +55,25 @@ impl Kind {
     }
 }
 
-/// Something begun. Whatever happens to it in this process, somebody finishes it.
-#[derive(Debug, Clone)]
+/// Something begun. Whatever happens to it in this process, somebody finishes it: also where its work is dropped on the way,
+/// as when a client goes away.
+#[derive(Debug)]
 pub(crate) struct Intent {
     pub(crate) kind: Kind,
     pub(crate) op_id: Uuid,
     pub(crate) payload: Vec<u8>,
     slot: i64,
+    /// Where it is left when it is dropped; `None` where there is nothing to leave.
+    home: Option<Arc<Mutex<State>>>,
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        let Some(home) = self.home.take() else { return };
+        let payload = std::mem::take(&mut self.payload);
+        let left = Self { kind: self.kind, op_id: self.op_id, payload, slot: self.slot, home: None };
+        lock(&home).left.push((Instant::now(), left));
+    }
 }
 
 /// Another process, as the table shows it.
@@ -96,7 +108,7 @@ pub(crate) struct Intents {
     announce: PreparedStatement,
     processes: PreparedStatement,
     forget: PreparedStatement,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Intents {
@@ -135,12 +147,12 @@ impl Intents {
             forget: cql
                 .prepare(of_processes, Access::Write, "DELETE FROM {} WHERE part = ? AND process = ?")
                 .await?,
-            state: Mutex::new(State { announced: -1, ..State::default() }),
+            state: Arc::new(Mutex::new(State { announced: -1, ..State::default() })),
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn slot(&self) -> i64 {
@@ -161,9 +173,9 @@ impl Intents {
             *state.open.entry(slot).or_default() += 1;
             slot <= state.announced
         };
-        let intent = Intent { kind, op_id, payload, slot };
+        let intent = Intent { kind, op_id, payload, slot, home: Some(Arc::clone(&self.state)) };
         if !is_announced && let Err(error) = self.beat(cql).await {
-            self.closed(slot);
+            self.close(intent);
             return Err(surely_not(error));
         }
         let row = (self.process, slot, op_id, kind.name(), intent.payload.clone(), TTL_SECONDS);
@@ -180,7 +192,7 @@ impl Intents {
     /// Everything of it is done. What cannot be removed now is looked at again later, which does no harm.
     pub(crate) async fn end(&self, cql: &Arc<Cql>, intent: Intent) {
         match self.delete.write(cql, intent.slot, (self.process, intent.slot, intent.op_id)).await {
-            Ok(()) => self.closed(intent.slot),
+            Ok(()) => self.close(intent),
             Err(error) => {
                 tracing::debug!(%error, "remove an intent that is done");
                 self.leave(intent);
@@ -189,16 +201,18 @@ impl Intents {
     }
 
     /// Its work failed on the way: it is tried again soon, here or by another process.
+    #[expect(clippy::unused_self, reason = "it reads as what it is: the end of an intent that is not its last step")]
     pub(crate) fn leave(&self, intent: Intent) {
-        self.state().left.push((Instant::now(), intent));
+        drop(intent);
     }
 
-    fn closed(&self, slot: i64) {
+    fn close(&self, mut intent: Intent) {
+        intent.home = None;
         let mut state = self.state();
-        if let Some(count) = state.open.get_mut(&slot) {
+        if let Some(count) = state.open.get_mut(&intent.slot) {
             *count -= 1;
             if *count == 0 {
-                state.open.remove(&slot);
+                state.open.remove(&intent.slot);
             }
         }
     }
@@ -209,7 +223,11 @@ impl Intents {
         let left = std::mem::take(&mut state.left);
         let (due, young): (Vec<_>, Vec<_>) = left.into_iter().partition(|(since, _)| since.elapsed() >= age);
         state.left = young;
-        due.into_iter().map(|(_, intent)| intent).collect()
+        let home = |mut intent: Intent| {
+            intent.home = Some(Arc::clone(&self.state));
+            intent
+        };
+        due.into_iter().map(|(_, intent)| home(intent)).collect()
     }
 
     /// Shows that this process lives and where its intents lie.
@@ -281,7 +299,7 @@ impl Intents {
             let (Some(kind), Some(payload)) = (kind, payload) else {
                 return Err(StoreError::Corrupt(format!("an intent of {op_id}")));
             };
-            intents.push(Intent { kind, op_id, payload, slot });
+            intents.push(Intent { kind, op_id, payload, slot, home: None });
         }
         Ok((intents, next))
     }
@@ -301,6 +319,10 @@ impl Other {
     pub(crate) fn slots(&self) -> std::ops::RangeInclusive<i64> {
         self.oldest_slot..=self.newest_slot
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Nothing of the work itself has happened, whatever became of the intent.

@@ -62,7 +62,7 @@ impl CassandraStore {
         };
         if let Some(intent) = intent {
             match &merged {
-                Ok(_) | Err(StoreError::Refused(_)) => self.intents.end(&self.cql, intent).await,
+                Ok(_) | Err(StoreError::Refused(_)) => self.end_soon(intent),
                 Err(_) => self.intents.leave(intent),
             }
         }

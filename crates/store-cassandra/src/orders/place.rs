@@ -122,7 +122,7 @@ impl CassandraStore {
         Err(StoreError::Unavailable("the cart changes too fast to be ordered".to_owned()))
     }
 
-    pub(super) fn end_soon(&self, intent: Intent) {
+    pub(crate) fn end_soon(&self, intent: Intent) {
         let (intents, cql) = (Arc::clone(&self.intents), Arc::clone(&self.cql));
         tokio::spawn(async move { intents.end(&cql, intent).await });
     }
