@@ -334,7 +334,7 @@ impl CassandraStore {
                     to_cql(change.at),
                     change.version.cast_signed(),
                     change.product_id.as_str().to_owned(),
-                    change.cart_id.uuid(),
+                    change.cart_id.as_bytes().to_vec(),
                     change.quantity.cast_signed(),
                     ttl_seconds(change.at, change.at.plus_seconds(CART_HISTORY_DAYS * 86_400)),
                 )

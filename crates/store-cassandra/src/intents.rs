@@ -201,7 +201,10 @@ impl Intents {
     }
 
     /// Its work failed on the way: it is tried again soon, here or by another process.
-    #[expect(clippy::unused_self, reason = "it reads as what it is: the end of an intent that is not its last step")]
+    #[expect(
+        clippy::unused_self,
+        reason = "it reads as what it is: the end of an intent that is not its last step"
+    )]
     pub(crate) fn leave(&self, intent: Intent) {
         drop(intent);
     }

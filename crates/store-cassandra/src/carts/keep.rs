@@ -5,7 +5,6 @@ use mw_store::Result;
 use mw_store::records::Record;
 use scylla::response::PagingState;
 use scylla::value::CqlTimestamp;
-use uuid::Uuid;
 
 use super::lists::read_change;
 use super::rows::{CartRow, Change, Gathering, Kept, place, read_owner};
@@ -73,7 +72,7 @@ impl CassandraStore {
 
     /// Every line change of every owner.
     pub(crate) async fn export_cart_changes(&self, into: &mut Spool) -> Result<()> {
-        type Row = (String, String, CqlTimestamp, i64, String, Uuid, Option<i32>);
+        type Row = (String, String, CqlTimestamp, i64, String, Vec<u8>, Option<i32>);
         let mut rows: Scan<'_, Row> = Scan::new(&self.cql, &self.carts.all_changes);
         while let Some((kind, id, at, version, product_id, cart_id, quantity)) = rows.next().await? {
             let owner = read_owner(&kind, &id)?;

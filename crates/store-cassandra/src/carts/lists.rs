@@ -25,14 +25,14 @@ const READS: usize = 16;
 const NEWEST: Place = (Timestamp::from_millis(i64::MAX), CartId::new(Uuid::max()));
 const OLDEST: Place = (Timestamp::from_millis(i64::MIN), CartId::new(Uuid::nil()));
 
-pub(super) type ChangeRow = (CqlTimestamp, i64, String, Uuid, Option<i32>);
+pub(super) type ChangeRow = (CqlTimestamp, i64, String, Vec<u8>, Option<i32>);
 
 /// A line change from its columns.
 pub(super) fn read_change((at, version, product_id, cart_id, quantity): ChangeRow) -> Result<CartChange> {
-    let damaged = || StoreError::Corrupt(format!("a line change of cart {cart_id}"));
+    let damaged = || StoreError::Corrupt(format!("a line change of cart {cart_id:?}"));
     Ok(CartChange {
         at: from_cql(at),
-        cart_id: CartId::new(cart_id),
+        cart_id: CartId::new(Uuid::from_slice(&cart_id).map_err(|_| damaged())?),
         version: u64::try_from(version).map_err(|_| damaged())?,
         product_id: ProductId::parse(&product_id).map_err(|_| damaged())?,
         quantity: quantity.and_then(|quantity| u32::try_from(quantity).ok()).ok_or_else(damaged)?,
@@ -55,7 +55,7 @@ impl CassandraStore {
         is_shown: impl Fn(&Cart) -> bool + Send + Sync,
     ) -> Result<Walked> {
         let (created_at, cart_id) = after;
-        let key = (owner_kind(owner), owner.id(), to_cql(created_at), cart_id.uuid());
+        let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
         let (mut carts, mut seen) = (Vec::new(), after);
         let mut gathering = Gathering::default();
         let mut from = PagingState::start();
@@ -328,10 +328,9 @@ fn place_of_change(change: &CartChange) -> ChangePlace {
     (change.at, change.version, change.product_id.clone(), change.cart_id)
 }
 
-/// The order of the history: newest first, but the products of one change by their ids. UUIDs go by their version first,
-/// as Cassandra has them.
+/// The order of the history: newest first, but the products of one change by their ids.
 fn rank((at, version, product_id, cart_id): ChangePlace) -> impl Ord {
-    (Reverse(at), Reverse(version), product_id, cart_id.uuid().get_version_num(), cart_id)
+    (Reverse(at), Reverse(version), product_id, cart_id)
 }
 
 fn write_change_place(change: &CartChange) -> Vec<u8> {

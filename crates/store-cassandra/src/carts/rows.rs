@@ -37,7 +37,7 @@ pub(super) const COLUMNS: &str = "created_at, cart_id, product_id, active_create
 #[derive(Debug, DeserializeRow)]
 pub(super) struct CartRow {
     created_at: Option<CqlTimestamp>,
-    cart_id: Option<Uuid>,
+    cart_id: Option<Vec<u8>>,
     product_id: Option<String>,
     active_created_at: Option<CqlTimestamp>,
     active_cart_id: Option<Uuid>,
@@ -71,7 +71,7 @@ impl Gathering {
     /// Takes the next row; answers the cart before it where the row is not of that one.
     pub(super) fn take(&mut self, owner: &Owner, row: &CartRow) -> Result<Option<Stored>> {
         let (Some(created_at), Some(cart_id), Some(product_id)) =
-            (row.created_at, row.cart_id, row.product_id.as_deref())
+            (row.created_at, row.cart_id.as_deref(), row.product_id.as_deref())
         else {
             return Ok(self.cart.take());
         };
@@ -79,11 +79,12 @@ impl Gathering {
             return Ok(self.cart.take());
         }
         if product_id == HEADER {
+            let cart_id = Uuid::from_slice(cart_id).map_err(|_| damaged("the id", row))?;
             let header = header(owner, created_at, cart_id, row)?;
             return Ok(std::mem::replace(&mut self.cart, header));
         }
         match &mut self.cart {
-            Some(stored) if stored.cart.cart_id.uuid() == cart_id => {
+            Some(stored) if stored.cart.cart_id.as_bytes() == cart_id => {
                 stored.cart.lines.push(line(product_id, row)?);
                 stored.line_ttls.push(row.line_ttl.unwrap_or(0));
                 Ok(None)
@@ -272,7 +273,7 @@ impl<'s> Change<'s> {
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
             to_cql(cart.created_at),
-            cart.cart_id.uuid(),
+            cart.cart_id.as_bytes().to_vec(),
             HEADER,
             status_name(cart.status),
             cart.version.cast_signed(),
@@ -306,7 +307,7 @@ impl<'s> Change<'s> {
                     owner_kind(&self.owner),
                     self.owner.id().to_owned(),
                     to_cql(cart.created_at),
-                    cart.cart_id.uuid(),
+                    cart.cart_id.as_bytes().to_vec(),
                     line.product_id.as_str().to_owned(),
                 );
                 self.rows.push((&self.statements.remove, Box::new(key)));
@@ -319,7 +320,7 @@ impl<'s> Change<'s> {
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
             to_cql(cart.created_at),
-            cart.cart_id.uuid(),
+            cart.cart_id.as_bytes().to_vec(),
             line.product_id.as_str().to_owned(),
             line.quantity.cast_signed(),
             to_cql(line.updated_at),
@@ -334,7 +335,7 @@ impl<'s> Change<'s> {
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
             MARKERS,
-            op_id,
+            op_id.as_bytes().to_vec(),
             HEADER,
             outcome,
             MARKER_TTL_SECONDS,
@@ -405,7 +406,7 @@ impl CassandraStore {
         owner: &Owner,
         (created_at, cart_id): Place,
     ) -> Result<Option<Stored>> {
-        let key = (owner_kind(owner), owner.id(), to_cql(created_at), cart_id.uuid());
+        let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
         let rows: Vec<CartRow> = self.cql.rows(&self.carts.one, key).await?;
         newest(owner, &rows)
     }
@@ -413,7 +414,7 @@ impl CassandraStore {
     /// What an operation left behind in an owner's partition. To be read after the partition, so that a change on the
     /// strength of there being nothing fails where there is.
     pub(super) async fn outcome_of(&self, owner: &Owner, op_id: Uuid) -> Result<Option<Vec<u8>>> {
-        let key = (owner_kind(owner), owner.id(), MARKERS, op_id, HEADER);
+        let key = (owner_kind(owner), owner.id(), MARKERS, &op_id.as_bytes()[..], HEADER);
         let row: Option<(Option<Vec<u8>>,)> = self.cql.first(&self.carts.outcome, key).await?;
         Ok(row.and_then(|(outcome,)| outcome))
     }
