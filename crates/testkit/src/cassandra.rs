@@ -2,6 +2,9 @@
 //!
 //! Starting a cluster blocks; in async tests it belongs into `spawn_blocking`.
 
+mod fresh;
+
+pub use fresh::{Lease, fresh};
 pub use mw_cluster::{
     CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
     SUPERUSER_PASSWORD, TEST_VARIABLE,

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use mw_domain::cart::CartLifetime;
 use mw_domain::session::SessionLifetime;
@@ -345,6 +346,23 @@ impl Desk {
     pub(super) async fn audit_closes(&self) {
         let audit = self.audit().await;
         assert_eq!(audit.drifts, [], "the ledger does not explain the figures");
+    }
+}
+
+/// How old a read of the showcase may be.
+const SHOWCASE: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A read that may lag shows what is expected before its allowance is over.
+pub(super) async fn shown<T: PartialEq + std::fmt::Debug>(expected: &T, read: impl AsyncFn() -> T) {
+    let started = Instant::now();
+    loop {
+        let found = read().await;
+        if found == *expected {
+            return;
+        }
+        assert!(started.elapsed() < SHOWCASE, "still {found:?} in place of {expected:?}");
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

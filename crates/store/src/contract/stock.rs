@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mw_domain::limits::ON_HAND_MAX;
 use mw_domain::{Level, ZoneStock};
 
-use super::given::{Desk, HOLD, at, card, just_before, product_id, refusal, zone};
+use super::given::{Desk, HOLD, at, card, just_before, product_id, refusal, shown, zone};
 use crate::stock::{Adjust, SetOnHand};
 use crate::{Freshness, Refusal};
 
@@ -32,8 +32,9 @@ pub(super) async fn a_figure_is_set_and_read_by_zone(desk: Desk) {
     desk.put(card("ab", 100)).await;
     desk.on_hand("ab", "north", 1, at(4)).await.unwrap();
     assert_eq!(read("north").await, Some(figure("a", "north", 5, 0, 3)));
-    let zones = desk.store.product_stock(&id, Freshness::Showcase, at(9)).await.unwrap();
-    assert_eq!(zones, [figure("a", "north", 5, 0, 3), figure("a", "south", 8, 0, 1)]);
+    let zones = vec![figure("a", "north", 5, 0, 3), figure("a", "south", 8, 0, 1)];
+    assert_eq!(desk.store.product_stock(&id, Freshness::Full, at(9)).await.unwrap(), zones);
+    shown(&zones, async || desk.store.product_stock(&id, Freshness::Showcase, at(9)).await.unwrap()).await;
     desk.audit_closes().await;
 }
 

@@ -122,7 +122,7 @@ impl Asker<'_> {
             let zones = zones.map(|zones| zones.into_iter().map(timeless).collect::<Vec<_>>());
             self.note(format!("stock of {id}"), zones);
             for zone in &self.world.zones {
-                let stock = store.zone_stock(id, zone, Freshness::Showcase, now).await;
+                let stock = store.zone_stock(id, zone, Freshness::Full, now).await;
                 self.note(format!("stock of {id} in {zone}"), stock.map(|stock| stock.map(timeless)));
             }
         }
