@@ -1,0 +1,214 @@
+//! Carts that several processes change at once, and merges that are cut off on the way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mw_domain::cart::CartLifetime;
+use mw_domain::{Cart, CartId, IdempotencyKey, MergeMode, Owner, ProductId, SessionId, Timestamp, UserId};
+use mw_store::carts::{Abandon, Merge, SetLine};
+use mw_store::{Carts, Fingerprint, Once, PageRequest, Refusal};
+use mw_store_cassandra::CassandraStore;
+use mw_testkit::cassandra::Lease;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
+const NOW: Timestamp = Timestamp::from_millis(1_773_144_000_000);
+/// Recovery begins after a second; machines are slow at times.
+const RECOVERED: Duration = Duration::from_secs(20);
+
+fn user(name: &str) -> Owner {
+    Owner::User(UserId::parse(name).unwrap())
+}
+
+fn guest(name: &str) -> Owner {
+    Owner::Session(SessionId::parse(name).unwrap())
+}
+
+async fn set(store: &CassandraStore, owner: &Owner, product: &str, quantity: u32) -> Cart {
+    let command = SetLine {
+        owner: owner.clone(),
+        product_id: ProductId::parse(product).unwrap(),
+        quantity,
+        new_cart_id: CartId::new(Uuid::new_v4()),
+        expected_version: None,
+        lifetime: LIFETIME,
+        now: NOW,
+    };
+    store.set_line(command).await.unwrap()
+}
+
+/// The user and the guest of one name.
+fn merging(name: &str) -> Merge {
+    Merge {
+        user_id: UserId::parse(name).unwrap(),
+        session_id: SessionId::parse(name).unwrap(),
+        mode: MergeMode::Sum,
+        new_cart_id: CartId::new(Uuid::new_v4()),
+        expected_version: None,
+        lifetime: LIFETIME,
+        now: NOW,
+        once: None,
+    }
+}
+
+fn once(key: String) -> Once {
+    let key = IdempotencyKey::parse(&key).unwrap();
+    Once { key, fingerprint: Fingerprint([7; 32]), keep_until: NOW.plus_seconds(172_800) }
+}
+
+async fn active(store: &CassandraStore, owner: Owner) -> Option<Cart> {
+    store.active_cart(&owner, NOW).await.unwrap()
+}
+
+/// So many processes on the same keyspaces.
+async fn processes(count: usize) -> (Vec<Arc<CassandraStore>>, Lease) {
+    let lease = Lease::empty().await;
+    let mut stores = Vec::new();
+    for _ in 0..count {
+        stores.push(lease.open().await);
+    }
+    (stores, lease)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_never_lose_one_anothers_lines() {
+    let (stores, _lease) = processes(3).await;
+    let mut tasks = JoinSet::new();
+    for (number, store) in (0..45).zip(stores.iter().cycle().cloned()) {
+        tasks.spawn(async move { set(&store, &user("u"), &format!("p{number:02}"), 1).await.version });
+    }
+    let mut versions = tasks.join_all().await;
+    versions.sort_unstable();
+    assert!(versions.into_iter().eq(1..=45));
+    assert_eq!(active(&stores[0], user("u")).await.unwrap().lines.len(), 45);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_merge_twins_in_three_processes_one_moves_the_lines() {
+    let (stores, _lease) = processes(3).await;
+    for round in 0..10 {
+        let name = format!("x{round}");
+        for product in ["a", "b"] {
+            set(&stores[0], &user(&name), product, 2).await;
+            set(&stores[1], &guest(&name), product, 3).await;
+        }
+        let mut tasks = JoinSet::new();
+        for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
+            let command = merging(&name);
+            tasks.spawn(async move { store.merge(command).await.unwrap().value });
+        }
+        let merged = tasks.join_all().await;
+        assert_eq!(merged.iter().filter(|merged| merged.changes.len() == 2).count(), 1);
+        for merged in merged {
+            let cart = merged.cart.unwrap();
+            assert!(
+                cart.lines.iter().all(|line| line.quantity == 5),
+                "whoever came later saw them: {cart:?}"
+            );
+        }
+        let history = stores[2].cart_changes(&user(&name), NOW, PageRequest::first(100)).await.unwrap();
+        assert_eq!(history.items.len(), 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twins_with_one_key_in_three_processes_have_one_answer() {
+    let (stores, _lease) = processes(3).await;
+    for round in 0..10 {
+        let name = format!("x{round}");
+        set(&stores[0], &user(&name), "a", 2).await;
+        set(&stores[0], &guest(&name), "a", 3).await;
+        let mut tasks = JoinSet::new();
+        for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
+            let once = Some(once(format!("merge-{round}")));
+            let command = Merge { once, expected_version: Some(1), ..merging(&name) };
+            tasks.spawn(async move { store.merge(command).await.unwrap().value });
+        }
+        let merged = tasks.join_all().await;
+        assert_eq!(merged[0].changes.len(), 1);
+        assert!(merged.iter().all(|other| *other == merged[0]), "{merged:?}");
+
+        let mut tasks = JoinSet::new();
+        for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
+            let once = Some(once(format!("abandon-{round}")));
+            let owner = user(&name);
+            let command = Abandon { owner, expected_version: Some(2), lifetime: LIFETIME, now: NOW, once };
+            tasks.spawn(async move { store.abandon(command).await.unwrap().value });
+        }
+        let abandoned = tasks.join_all().await;
+        assert!(abandoned.iter().all(|other| *other == abandoned[0]), "{abandoned:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_merge_that_was_cut_off_is_finished_by_whoever_comes_or_by_itself() {
+    let (stores, _lease) = processes(2).await;
+    for round in 0..40_u64 {
+        let name = format!("x{round}");
+        set(&stores[0], &user(&name), "a", 2).await;
+        for product in ["a", "b", "c"] {
+            set(&stores[0], &guest(&name), product, 3).await;
+        }
+        let (store, command) = (Arc::clone(&stores[0]), merging(&name));
+        let task = tokio::spawn(async move { store.merge(command).await.is_ok() });
+        tokio::time::sleep(Duration::from_micros(round * 500)).await;
+        task.abort();
+        // Whether it was in time does not matter.
+        let _ = task.await;
+        let repeats = round % 2 == 0;
+        if repeats {
+            stores[1].merge(merging(&name)).await.unwrap();
+        }
+        let started = Instant::now();
+        let (own, is_closed) = loop {
+            let is_closed = active(&stores[1], guest(&name)).await.is_none();
+            let own = active(&stores[1], user(&name)).await.unwrap();
+            let is_whole = own.lines.len() == if is_closed { 3 } else { 1 };
+            if is_whole {
+                break (own, is_closed);
+            }
+            assert!(is_closed, "the same units in both carts");
+            assert!(!repeats, "whoever comes finishes it");
+            assert!(started.elapsed() < RECOVERED, "nobody finished it");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        if is_closed {
+            let quantities: Vec<u32> = own.lines.iter().map(|line| line.quantity).collect();
+            assert_eq!(quantities, [5, 3, 3]);
+            let carts = stores[1].carts(&guest(&name), NOW, PageRequest::first(5)).await.unwrap().items;
+            assert_eq!(carts[0].merged_into, Some(own.cart_id));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_merge_into_a_cart_that_changes_meanwhile_is_done_or_leaves_no_trace() {
+    let (stores, _lease) = processes(2).await;
+    for round in 0..40_u64 {
+        let name = format!("x{round}");
+        set(&stores[0], &user(&name), "a", 2).await;
+        let before = set(&stores[0], &guest(&name), "b", 3).await;
+        let (store, owner) = (Arc::clone(&stores[1]), user(&name));
+        let other = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_micros(round * 300)).await;
+            set(&store, &owner, "x", 1).await;
+        });
+        let merged = stores[0].merge(Merge { expected_version: Some(1), ..merging(&name) }).await;
+        other.await.unwrap();
+        let of_guest = active(&stores[1], guest(&name)).await;
+        let own = active(&stores[1], user(&name)).await.unwrap();
+        match merged {
+            Ok(done) => {
+                assert_eq!((done.value.cart.unwrap().version, own.lines.len()), (2, 3));
+                assert_eq!(of_guest, None);
+            }
+            Err(error) => {
+                assert!(matches!(error.refusal(), Some(Refusal::CartVersion { .. })), "{error:?}");
+                assert_eq!((of_guest, own.lines.len()), (Some(before), 2));
+                let merged = stores[1].merge(merging(&name)).await.unwrap().value;
+                assert_eq!(merged.cart.unwrap().lines.len(), 3);
+            }
+        }
+    }
+}
