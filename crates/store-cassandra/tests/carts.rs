@@ -1,4 +1,5 @@
 //! Carts that several processes change at once, and merges that are cut off on the way.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,8 +53,8 @@ fn merging(name: &str) -> Merge {
     }
 }
 
-fn once(key: String) -> Once {
-    let key = IdempotencyKey::parse(&key).unwrap();
+fn once(key: &str) -> Once {
+    let key = IdempotencyKey::parse(key).unwrap();
     Once { key, fingerprint: Fingerprint([7; 32]), keep_until: NOW.plus_seconds(172_800) }
 }
 
@@ -121,7 +122,7 @@ async fn twins_with_one_key_in_three_processes_have_one_answer() {
         set(&stores[0], &guest(&name), "a", 3).await;
         let mut tasks = JoinSet::new();
         for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
-            let once = Some(once(format!("merge-{round}")));
+            let once = Some(once(&format!("merge-{round}")));
             let command = Merge { once, expected_version: Some(1), ..merging(&name) };
             tasks.spawn(async move { store.merge(command).await.unwrap().value });
         }
@@ -131,7 +132,7 @@ async fn twins_with_one_key_in_three_processes_have_one_answer() {
 
         let mut tasks = JoinSet::new();
         for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
-            let once = Some(once(format!("abandon-{round}")));
+            let once = Some(once(&format!("abandon-{round}")));
             let owner = user(&name);
             let command = Abandon { owner, expected_version: Some(2), lifetime: LIFETIME, now: NOW, once };
             tasks.spawn(async move { store.abandon(command).await.unwrap().value });
