@@ -32,8 +32,11 @@ pub(crate) fn client() -> Client {
 }
 
 pub(crate) fn client_with(settings: &ServerSettings, tokens: &Tokens) -> Client {
+    client_on(fresh_store(), settings, tokens)
+}
+
+pub(crate) fn client_on(store: Arc<FaultyStore>, settings: &ServerSettings, tokens: &Tokens) -> Client {
     let clock = FakeClock::new();
-    let store = fresh_store();
     let shop = builders::shop(Arc::clone(&store) as _, &clock);
     let api = Api::new(shop, settings, tokens, Registry::new()).unwrap();
     Client { router: api.router(), api, clock, store }

@@ -9,7 +9,8 @@ use mw_testkit::faults::CAUSE;
 use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 
-use crate::client::{client, client_with};
+use crate::client::{client, client_on};
+use crate::engine::instant_store;
 
 const CART: &str = "/v1/users/u1/cart";
 const LINE: &str = "/v1/users/u1/cart/lines/p1";
@@ -60,7 +61,7 @@ async fn requests_beyond_the_limit_are_shed_and_probes_are_not() {
         request_timeout: Duration::from_secs(1),
         ..ServerSettings::default()
     };
-    let client = client_with(&settings, &Tokens::default());
+    let client = client_on(instant_store(), &settings, &Tokens::default());
     client.store.fail(Calls::All, Fault::Hang);
     let hanging: Vec<_> = (0..2)
         .map(|_| {

@@ -1,26 +1,32 @@
 //! The engine that the API is tested on: the one place where it is chosen.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use mw_store::model::Model;
 use mw_store_embedded::{EmbeddedStore, Options};
-use mw_testkit::{FaultyStore, builders};
+use mw_testkit::{FaultyStore, builders, cassandra};
+use tokio::runtime::Runtime;
 
-/// `model` where nothing is said, or `embedded`.
+/// `model` where nothing is said, or another of [`Engine`].
 const VARIABLE: &str = "MW_TEST_ENGINE";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Engine {
     Model,
     Embedded,
+    Cassandra,
 }
+
+/// Where the driver of a cluster lives: a test's own runtime ends before its store does.
+static DRIVER: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 impl Engine {
     fn named(name: &str) -> Self {
         match name {
             "model" => Self::Model,
             "embedded" => Self::Embedded,
-            other => panic!("{VARIABLE} is model or embedded, not {other:?}"),
+            "cassandra" => Self::Cassandra,
+            other => panic!("{VARIABLE} is model, embedded or cassandra, not {other:?}"),
         }
     }
 
@@ -33,6 +39,22 @@ impl Engine {
                 let options = Options { min_free_bytes: 0, ..Options::new(folder.path(), currency) };
                 FaultyStore::on(Arc::new(EmbeddedStore::open(options).unwrap()), folder)
             }
+            Self::Cassandra => {
+                let opened = std::thread::spawn(|| {
+                    DRIVER.block_on(async {
+                        let mut lease = cassandra::Lease::empty().await;
+                        // The tests look for what they have just written, also where the showcase may lag.
+                        for table in
+                            ["product_by_id", "products_by_category", "categories", "stock", "stock_zones"]
+                        {
+                            lease.policy().set(table, "showcase", "LOCAL_QUORUM").unwrap();
+                        }
+                        (lease.open().await, lease)
+                    })
+                });
+                let (store, lease) = opened.join().unwrap();
+                FaultyStore::on(store, lease)
+            }
         }
     }
 }
@@ -44,14 +66,20 @@ pub(crate) fn fresh_store() -> Arc<FaultyStore> {
     chosen.fresh_store()
 }
 
+/// For tests in which the clock stands still or time is short: no cluster answers in no time at all.
+pub(crate) fn instant_store() -> Arc<FaultyStore> {
+    Engine::Model.fresh_store()
+}
+
 #[test]
 fn engines_go_by_their_names() {
     assert_eq!(Engine::named("model"), Engine::Model);
     assert_eq!(Engine::named("embedded"), Engine::Embedded);
+    assert_eq!(Engine::named("cassandra"), Engine::Cassandra);
 }
 
 #[test]
-#[should_panic(expected = "MW_TEST_ENGINE is model or embedded, not \"fjall\"")]
+#[should_panic(expected = "MW_TEST_ENGINE is model, embedded or cassandra, not \"fjall\"")]
 fn an_engine_that_is_not_there_is_no_silent_default() {
     Engine::named("fjall");
 }

@@ -7,13 +7,15 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, Request};
 use http_body_util::BodyExt;
+use mw_http::{ServerSettings, Tokens};
 use mw_testkit::faults::CAUSE;
 use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-use crate::client::{Answer, Client, client, money};
+use crate::client::{Answer, Client, client, client_on, money};
+use crate::engine::instant_store;
 
 const PATH: &str = "/v1/products/import";
 const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
@@ -194,7 +196,7 @@ async fn a_failing_store_fails_its_lines() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_is_asked_again() {
-    let client = client();
+    let client = client_on(instant_store(), &ServerSettings::default(), &Tokens::default());
     client.store.fail(Calls::All, Fault::Overloaded);
     let importing = tokio::spawn({
         let client = client.clone();

@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::client::{PATIENCE, money};
-use crate::wire::{GET_CART, GET_HEALTH, PUT_LINE, serve};
+use crate::engine::instant_store;
+use crate::wire::{GET_CART, GET_HEALTH, PUT_LINE, serve, serve_on};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_on_one_connection() {
@@ -228,7 +229,7 @@ async fn stopping_does_not_wait_for_the_rest_of_a_head() {
 
 #[tokio::test]
 async fn an_import_may_be_sent_whole_before_its_results_are_read() {
-    let running = serve(ServerSettings::default()).await;
+    let running = serve_on(instant_store(), ServerSettings::default()).await;
     let count = 60_000;
     let price = money("1");
     let body: Vec<String> = (0..count)

@@ -1,16 +1,18 @@
 //! A server on a socket, and a client that writes to it what it likes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use mw_http::{Server, ServerSettings, Tokens};
-use mw_testkit::{Calls, Fault};
+use mw_testkit::{Calls, Fault, FaultyStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::client::{Client, PATIENCE, client_with};
+use crate::client::{Client, PATIENCE, client_on};
+use crate::engine::fresh_store;
 
 pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -26,7 +28,11 @@ pub(crate) struct Running {
 }
 
 pub(crate) async fn serve(settings: ServerSettings) -> Running {
-    let client = client_with(&settings, &Tokens::default());
+    serve_on(fresh_store(), settings).await
+}
+
+pub(crate) async fn serve_on(store: Arc<FaultyStore>, settings: ServerSettings) -> Running {
+    let client = client_on(store, &settings, &Tokens::default());
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), settings, client.api.clone()).await.unwrap();
     let address = server.address();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -7,17 +7,22 @@
 use std::env;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::policy::Policy;
 use mw_store_cassandra::schema::SchemaError;
 use mw_store_cassandra::{CassandraStore, Class, Options, Table};
 use scylla::client::session::Session;
+use scylla::statement::Statement;
 
 use super::{Shared, shared};
 
 /// Sets of keyspaces; as many tests may run at once.
-const SETS: usize = 16;
+const SETS: usize = 6;
+/// A write may reach its last replica this long after it was acknowledged; nodes drop what is older.
+const LAST_WRITES: Duration = Duration::from_secs(3);
 /// A table that still refuses to be emptied after this is broken.
 const EMPTYING: Duration = Duration::from_secs(60);
 
@@ -25,20 +30,23 @@ const EMPTYING: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Lease {
     options: Options,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Lease {
+    /// Notes when the keyspaces were last used.
+    fn drop(&mut self) {
+        self.lock.set_modified(SystemTime::now()).expect("note the end of a lease");
+    }
 }
 
 impl Lease {
     /// Empty keyspaces with the schema in them.
     pub async fn empty() -> Self {
         let lease = Self::take().await;
-        let t = std::time::Instant::now();
         let session = connect(&lease.options).await.expect("connect to the shared cluster");
-        let t1 = t.elapsed();
         lease.apply_schema(&session).await;
-        let t2 = t.elapsed();
         lease.empty_tables(&session).await;
-        eprintln!("connect {t1:?} apply {:?} empty {:?}", t2 - t1, t.elapsed() - t2);
         lease
     }
 
@@ -60,33 +68,33 @@ impl Lease {
     async fn take() -> Self {
         let Shared { contact_points, local_dc } = shared();
         let points: Vec<String> = contact_points.iter().map(ToString::to_string).collect();
-        loop {
-            for set in 0..SETS {
-                let path = env::temp_dir().join(format!("mw-test-keyspaces-{}-{set}.lock", points.concat()));
-                let lock = File::create(&path).expect("make a lock file");
-                if lock.try_lock().is_ok() {
-                    let mut options = Options::new(points, local_dc);
-                    options.keyspace = format!("mw_test_{set}");
-                    // Test machines are slow at times; what is tested here is not how fast they are.
-                    options.request_timeout = Duration::from_secs(10);
-                    return Self { options, _lock: lock };
-                }
+        let (set, lock, used) = loop {
+            match unused(&points.concat()) {
+                Some(found) => break found,
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        };
+        let idle = used.elapsed().unwrap_or_default();
+        tokio::time::sleep(LAST_WRITES.saturating_sub(idle)).await;
+        let mut options = Options::new(points, local_dc);
+        options.keyspace = format!("mw_test_{set}");
+        // Test machines are slow at times; what is tested here is not how fast they are.
+        options.request_timeout = Duration::from_secs(10);
+        Self { options, lock }
     }
 
     async fn empty_tables(&self, session: &Session) {
-        for table in Table::ALL {
+        join_all(Table::ALL.iter().map(|table| async {
             let name = format!("{}.{}", table.class().keyspace(&self.options.keyspace), table.name());
             let any = session.query_unpaged(format!("SELECT * FROM {name} LIMIT 1"), ()).await;
             let rows = any.expect("look into a table").into_rows_result().expect("rows");
             if rows.rows_num() > 0 {
-                let mut truncate = scylla::statement::Statement::new(format!("TRUNCATE {name}"));
+                let mut truncate = Statement::new(format!("TRUNCATE {name}"));
                 truncate.set_request_timeout(Some(EMPTYING));
                 session.query_unpaged(truncate, ()).await.expect("empty a table");
             }
-        }
+        }))
+        .await;
     }
 
     /// How to reach the keyspaces.
@@ -94,13 +102,30 @@ impl Lease {
         &self.options
     }
 
+    /// How tables are used by stores that are opened from now on.
+    pub const fn policy(&mut self) -> &mut Policy {
+        &mut self.options.policy
+    }
+
     /// A process of its own on these keyspaces.
     pub async fn open(&self) -> Arc<CassandraStore> {
-        let t = std::time::Instant::now();
-        let store = CassandraStore::open(self.options.clone()).await.expect("open the store");
-        eprintln!("open {:?}", t.elapsed());
-        store
+        CassandraStore::open(self.options.clone()).await.expect("open the store")
     }
+}
+
+/// The set that nobody uses for the longest time, locked, and when it was last used.
+fn unused(cluster: &str) -> Option<(usize, File, SystemTime)> {
+    let mut sets: Vec<(SystemTime, usize, File)> = (0..SETS)
+        .map(|set| {
+            let path = env::temp_dir().join(format!("mw-test-keyspaces-{cluster}-{set}.lock"));
+            let open = File::options().create(true).append(true).open(path);
+            let lock = open.expect("make a lock file");
+            let used = lock.metadata().and_then(|data| data.modified()).expect("read a lock file");
+            (used, set, lock)
+        })
+        .collect();
+    sets.sort_by_key(|(used, set, _)| (*used, *set));
+    sets.into_iter().find(|(_, _, lock)| lock.try_lock().is_ok()).map(|(used, set, lock)| (set, lock, used))
 }
 
 /// An empty store, and what it stands on.
