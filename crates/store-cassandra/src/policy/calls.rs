@@ -47,15 +47,20 @@ pub const CALLS: &[Call] = &[
         "a category, with what is available",
         "GET /v1/products",
         Reads::Showcase,
-        &[Table::ProductsByCategory, Table::Stock],
+        &[Table::CategoryBands, Table::ProductsByCategory, Table::Stock],
     ),
     call(
         "a category, with fresh=true",
         "GET /v1/products?fresh=true",
         Reads::Fresh,
-        &[Table::ProductsByCategory, Table::Stock],
+        &[Table::CategoryBands, Table::ProductsByCategory, Table::Stock],
     ),
-    call("the categories", "GET /v1/categories", Reads::Showcase, &[Table::Categories]),
+    call(
+        "the categories",
+        "GET /v1/categories",
+        Reads::Fresh,
+        &[Table::Categories, Table::CategoryBands, Table::ProductsByCategory],
+    ),
     call("a product's card", "GET /v1/products/{product_id}", Reads::Showcase, &[Table::ProductById]),
     call(
         "a product's card, with fresh=true",

@@ -89,8 +89,7 @@ pub(super) const fn nature(table: Table) -> Nature {
         | Table::BucketPlans
         | Table::Buckets
         | Table::Imports => LIVES_ON,
-        Table::Categories => Nature { is_read_back: false, deletions: Deletions::Harmless, ..LIVES_ON },
-        Table::Due | Table::DueSlots | Table::CategoryBands => {
+        Table::Due | Table::DueSlots | Table::Categories | Table::CategoryBands => {
             Nature { deletions: Deletions::Harmless, ..LIVES_ON }
         }
         Table::IdempotencyKeys | Table::CartsByOwner | Table::SessionsById => {
