@@ -18,6 +18,8 @@ use crate::workload::{Template, Workload};
 
 /// A request whose outcome is unknown is sent this often again, with the same key.
 const REPEATS_MAX: u8 = 5;
+/// After the end of a schedule, for what was due before it.
+const GRACE: Nanos = SECOND;
 const OUTCOME_UNKNOWN: u16 = 504;
 
 /// A workload made ready to be sent to a target.
@@ -162,6 +164,8 @@ pub(crate) struct Shopping<'a> {
     pub(crate) tally: Tally,
     pub(crate) second: Second,
     body: Vec<u8>,
+    /// What a connection is free for and only the time has not come.
+    awaited: Option<Nanos>,
     /// An instant of the measurement, and the thread's processor time then.
     watched_from: Option<(Nanos, Nanos)>,
 }
@@ -188,7 +192,19 @@ impl<'a> Shopping<'a> {
     ) -> Self {
         let tally = Tally { ended: span.to, ..Tally::new(plan.kinds.len()) };
         let second = Second::new(span.start < span.from, 0);
-        Self { plan, shopper, pace, span, stop, seconds, tally, second, body: Vec::new(), watched_from: None }
+        Self {
+            plan,
+            shopper,
+            pace,
+            span,
+            stop,
+            seconds,
+            tally,
+            second,
+            body: Vec::new(),
+            awaited: None,
+            watched_from: None,
+        }
     }
 
     /// To be called when the worker has come to its end.
@@ -222,6 +238,14 @@ impl<'a> Shopping<'a> {
         let key = self.shopper.own(self.shopper.keys);
         self.shopper.keys += 1;
         key
+    }
+
+    /// From when on nothing begins any more. What a schedule held before its end may still go for a moment.
+    fn last_begin(&self) -> Nanos {
+        match self.pace {
+            Pace::Open(_) => self.tally.ended.saturating_add(GRACE),
+            Pace::Closed | Pace::Times { .. } => self.tally.ended,
+        }
     }
 
     /// The schedule is over: what it still held was due and never sent, which is the server's slowness too.
@@ -329,9 +353,9 @@ impl Job for Shopping<'_> {
     fn next(&mut self, now: Nanos) -> Next<Ticket> {
         if self.stop.load(Ordering::Relaxed) {
             self.tally.ended = self.tally.ended.min(now);
+            return Next::End;
         }
-        if now >= self.tally.ended {
-            self.give_up_the_rest();
+        if now >= self.last_begin() {
             return Next::End;
         }
         match &mut self.pace {
@@ -341,9 +365,13 @@ impl Job for Shopping<'_> {
                     return Next::End;
                 }
                 if due > now {
+                    self.awaited = Some(due);
                     return Next::NotBefore(due);
                 }
                 schedule.advance(&mut self.shopper.random);
+                if self.awaited == Some(due) && due >= self.span.from {
+                    self.tally.lag.record(now - due);
+                }
                 let flow = self.plan.choices.flow(self.shopper.random());
                 Next::Begin(self.begin(flow, due))
             }

@@ -123,6 +123,8 @@ pub(crate) struct Tally {
     pub(crate) unsent: u64,
     /// How long those had been due when the run ended.
     pub(crate) unsent_for: Latencies,
+    /// How late the generator itself was with what it had a free connection for.
+    pub(crate) lag: Latencies,
     /// Processor time of the thread, and the time it was looked at for.
     pub(crate) busy: Nanos,
     pub(crate) watched: Nanos,
@@ -144,6 +146,7 @@ impl Tally {
             calls: vec![CallTally::new(); calls],
             unsent: 0,
             unsent_for: Latencies::new(),
+            lag: Latencies::new(),
             busy: 0,
             watched: 0,
             ended: 0,
@@ -156,6 +159,7 @@ impl Tally {
         }
         self.unsent += other.unsent;
         self.unsent_for.add(&other.unsent_for);
+        self.lag.add(&other.lag);
         self.busy += other.busy;
         self.watched += other.watched;
         self.ended = self.ended.max(other.ended);

@@ -124,6 +124,8 @@ pub struct Generator {
     /// Part of the time that its threads were at work, 0 to 1.
     pub busy: f64,
     pub cpu_us_per_request: f64,
+    /// How late it was by itself, 99 % of the time at most: part of every latency of a schedule.
+    pub lag_p99_us: u64,
 }
 
 impl Settings {
@@ -185,6 +187,7 @@ impl Report {
             generator: Generator {
                 busy: float(tally.busy) / float(tally.watched.max(1)),
                 cpu_us_per_request: float(tally.busy) / 1_000.0 / float(all.answered.max(1)),
+                lag_p99_us: tally.lag.quantile_us(0.99),
             },
             check,
             settings,
@@ -310,6 +313,7 @@ mod tests {
             "errors: 503 overloaded 1 234",
             "7 of the schedule were never sent",
             "check passed",
+            "late by itself up to 60 µs",
         ] {
             assert!(table.contains(wanted), "{wanted}: {table}");
         }

@@ -52,7 +52,7 @@ pub(crate) fn report(rates: &[u64]) -> Report {
         unsent: 0,
         repeated: 0,
         is_cut_short: false,
-        generator: Generator { busy: 0.3, cpu_us_per_request: 3.2 },
+        generator: Generator { busy: 0.3, cpu_us_per_request: 3.2, lag_p99_us: 60 },
         check: Some(Check { passed: true, orders: 20, figures: 5, ..Check::default() }),
     }
 }

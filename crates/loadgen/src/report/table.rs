@@ -82,8 +82,12 @@ pub(super) fn remarks(report: &Report) -> Vec<String> {
             whole(report.generator.busy * 100.0)
         ));
     } else {
+        let lag = match report.generator.lag_p99_us {
+            0 => String::new(),
+            us => format!(", late by itself up to {} (p99)", time(us)),
+        };
         lines.push(format!(
-            "generator: busy {} % of its thread{}, {:.1} µs a request",
+            "generator: busy {} % of its thread{}, {:.1} µs a request{lag}",
             whole(report.generator.busy * 100.0),
             if report.settings.threads == 1 { "" } else { "s" },
             report.generator.cpu_us_per_request

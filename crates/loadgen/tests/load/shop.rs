@@ -3,13 +3,27 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use mw_domain::Currency;
+use mw_domain::cart::CartLifetime;
+use mw_domain::session::SessionLifetime;
 use mw_http::prometheus::Registry;
 use mw_http::{Api, Role, Server, ServerSettings, Token, Tokens};
-use mw_shop::{Shop, SystemClock};
+use mw_shop::{Settings, Shop, SystemClock};
 use mw_store_embedded::{EmbeddedStore, Options};
-use mw_testkit::builders;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+const DAY_MS: i64 = 86_400_000;
+
+fn settings() -> Settings {
+    Settings {
+        currency: Currency::parse("RUB").unwrap(),
+        carts: CartLifetime { user_ms: 30 * DAY_MS, guest_ms: DAY_MS },
+        sessions: SessionLifetime { ttl_ms: DAY_MS },
+        payment_window_ms: 1_800_000,
+        reservation_ttl_seconds: 900,
+    }
+}
 
 pub(crate) struct RealShop {
     pub(crate) url: String,
@@ -29,7 +43,7 @@ impl RealShop {
 
     fn with_tokens(tokens: &Tokens) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let settings = builders::settings();
+        let settings = settings();
         let options = Options { min_free_bytes: 0, ..Options::new(folder.path(), settings.currency) };
         let store = Arc::new(EmbeddedStore::open(options).unwrap());
         let shop = Shop::new(store, Arc::new(SystemClock), settings);
