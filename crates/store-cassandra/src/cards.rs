@@ -55,15 +55,12 @@ impl Cards {
         let (sender, receiver) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            match waiting.get_mut(&product_id) {
-                Some(others) => {
-                    others.push(sender);
-                    false
-                }
-                None => {
-                    waiting.insert(product_id.clone(), vec![sender]);
-                    true
-                }
+            if let Some(others) = waiting.get_mut(&product_id) {
+                others.push(sender);
+                false
+            } else {
+                waiting.insert(product_id.clone(), vec![sender]);
+                true
             }
         };
         if is_first {

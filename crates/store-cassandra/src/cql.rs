@@ -116,10 +116,6 @@ impl Cql {
         Self { session, prefix, policy, same_replica: Arc::new(SameReplica::new(local_dc)), timeout }
     }
 
-    pub(crate) const fn session(&self) -> &Session {
-        &self.session
-    }
-
     /// `keyspace.table`, as statements name it.
     pub(crate) fn name(&self, table: Table) -> String {
         format!("{}.{}", table.class().keyspace(&self.prefix), table.name())

@@ -18,7 +18,7 @@ use crate::gather::Gather;
 use crate::tables::Table;
 
 /// Intents of one partition are begun within this time.
-const SLOT: Duration = Duration::from_secs(60);
+const SLOT: Duration = Duration::from_mins(1);
 /// A row that everybody has forgotten goes away by itself.
 const TTL_SECONDS: i32 = 10 * 86_400;
 /// All processes are in one partition: there are few.
@@ -97,11 +97,13 @@ struct State {
     seen: HashMap<Uuid, (i64, Instant)>,
 }
 
+type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
+
 #[derive(Debug)]
 pub(crate) struct Intents {
     process: Uuid,
     started: Instant,
-    insert: Gather<i64, (Uuid, i64, Uuid, &'static str, Vec<u8>, i32)>,
+    insert: Gather<i64, IntentRow>,
     delete: Gather<i64, (Uuid, i64, Uuid)>,
     read: PreparedStatement,
     drop_slot: PreparedStatement,

@@ -3,7 +3,7 @@
 //! A row goes forward only: held, taken, then returned or released. So whoever is late finds its step done, and doing a
 //! step again changes nothing.
 
-use mw_domain::stock::{Cause, Delta};
+use mw_domain::stock::Delta;
 use mw_domain::{Level, Timestamp};
 use mw_store::StoreError;
 use uuid::Uuid;
@@ -64,17 +64,6 @@ impl State {
     /// Whether the row may be folded away once nobody can ask for it any more.
     pub(crate) const fn is_settled(self) -> bool {
         !matches!(self, Self::Held)
-    }
-
-    pub(crate) const fn cause(self) -> Cause {
-        match self {
-            Self::Held => Cause::Hold,
-            Self::Taken => Cause::Take,
-            Self::Released | Self::Void => Cause::Release,
-            Self::Returned => Cause::Return,
-            Self::Set => Cause::Set,
-            Self::Adjusted => Cause::Adjust,
-        }
     }
 }
 

@@ -95,6 +95,13 @@ impl CassandraStore {
         Ok(store)
     }
 
+    /// Takes this process out of the list of those that live, so that nobody has to find out.
+    pub async fn close(&self) {
+        if let Err(error) = self.intents.leave_list(&self.cql).await {
+            tracing::warn!(%error, "leave the list of processes");
+        }
+    }
+
     async fn prepare(cql: Cql) -> Result<Self> {
         Ok(Self {
             locks: Locks::new(),

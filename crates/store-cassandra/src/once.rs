@@ -27,8 +27,11 @@ pub(crate) enum Claim {
     /// The first: do it under this id. `maybe_done` where somebody began under it before.
     Do { op_id: Uuid, maybe_done: bool },
     /// It was done; this is the answer.
-    Done(Outcome),
+    Done(Box<Outcome>),
 }
+
+/// How an answer is remembered, and read out of what was.
+pub(crate) type Memory<T> = (fn(&T) -> Outcome, fn(Outcome) -> Option<T>);
 
 #[derive(Debug)]
 pub(crate) struct Claims {
@@ -118,7 +121,7 @@ impl Claims {
                 return Err(Refusal::KeyReused.into());
             }
             return match answer {
-                Some(bytes) => Ok(Claim::Done(decode_outcome(&bytes)?)),
+                Some(bytes) => Ok(Claim::Done(Box::new(decode_outcome(&bytes)?))),
                 None => Ok(Claim::Do { op_id: holder, maybe_done: true }),
             };
         }
@@ -138,7 +141,7 @@ impl Claims {
             return Err(Refusal::KeyReused.into());
         }
         Ok(Some(match answer {
-            Some(bytes) => Claim::Done(decode_outcome(&bytes)?),
+            Some(bytes) => Claim::Done(Box::new(decode_outcome(&bytes)?)),
             None => Claim::Do { op_id, maybe_done: true },
         }))
     }
@@ -225,7 +228,7 @@ impl CassandraStore {
         once: Option<&Once>,
         op_id: Uuid,
         now: Timestamp,
-        (remember, recall): (fn(&T) -> Outcome, fn(Outcome) -> Option<T>),
+        (remember, recall): Memory<T>,
         work: impl FnOnce(Uuid, bool) -> F,
     ) -> Result<Done<T>>
     where
@@ -239,7 +242,7 @@ impl CassandraStore {
             Claim::Do { op_id, maybe_done } => (op_id, maybe_done),
             // One fingerprint is one request, so an answer of another kind belongs to another request.
             Claim::Done(outcome) => {
-                let value = recall(outcome).ok_or(Refusal::KeyReused)?;
+                let value = recall(*outcome).ok_or(Refusal::KeyReused)?;
                 return Ok(Done::again(value));
             }
         };

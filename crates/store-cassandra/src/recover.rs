@@ -38,7 +38,7 @@ pub(crate) async fn run(store: Weak<CassandraStore>) {
         if let Err(error) = store.recover_dead().await {
             tracing::warn!(%error, "finish what another process left");
         }
-        store.recover_left().await;
+        Box::pin(store.recover_left()).await;
         if count.is_multiple_of(BEATS_PER_PLANS)
             && let Err(error) = store.plans.refresh(&store.cql).await
         {
@@ -85,7 +85,7 @@ impl CassandraStore {
     /// Tries again what failed in this process.
     async fn recover_left(&self) {
         for intent in self.intents.take_left(LEFT_FOR) {
-            match self.finish(&intent).await {
+            match Box::pin(self.finish(&intent)).await {
                 Ok(()) => self.intents.end(&self.cql, intent).await,
                 Err(error) => {
                     tracing::debug!(%error, kind = ?intent.kind, "finish what was left");

@@ -23,6 +23,7 @@ use crate::due::Queue;
 use crate::gather::Gather;
 use crate::keeper::{Answer, Change, Place};
 use crate::ledger::{End, State};
+use crate::once::Memory;
 use crate::records::Spool;
 use crate::scan::{self, Scan};
 use crate::stock::AT_ONCE;
@@ -117,7 +118,7 @@ impl CassandraStore {
 
     pub(crate) async fn reserve_units(&self, command: Reserve) -> Result<Done<Reservation>> {
         let Reserve { reservation_id, geo_zone, lines, expires_at, now, once } = command;
-        let remembered: (fn(&Reservation) -> Outcome, fn(Outcome) -> Option<Reservation>) =
+        let remembered: Memory<Reservation> =
             (|reservation| Outcome::Reservation(reservation.clone()), reservation_in);
         let is_keyed = once.is_some();
         self.keyed(once.as_ref(), reservation_id.uuid(), now, remembered, |op_id, maybe_done| async move {
@@ -420,7 +421,7 @@ impl CassandraStore {
         now: Timestamp,
         once: Option<Once>,
     ) -> Result<Done<Reservation>> {
-        let remembered: (fn(&Reservation) -> Outcome, fn(Outcome) -> Option<Reservation>) =
+        let remembered: Memory<Reservation> =
             (|reservation| Outcome::Reservation(reservation.clone()), reservation_in);
         self.keyed(once.as_ref(), Uuid::new_v4(), now, remembered, |_, _| {
             self.close_reservation(id, ReservationStatus::Confirmed, now)

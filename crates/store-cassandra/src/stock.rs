@@ -15,6 +15,7 @@ use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::keeper::{Answer, Change, FigureRow, Place, StoredRow, read_figures, read_row};
 use crate::ledger::{END_OF_TIME, End, Figures, LedgerRow, State};
+use crate::once::Memory;
 use crate::tables::Table;
 use crate::time::to_cql;
 
@@ -226,7 +227,7 @@ impl Stock for CassandraStore {
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
         let Adjust { product_id, geo_zone, delta, reason, op, now, once } = command;
         let place = Place { product_id, geo_zone };
-        let remembered: (fn(&ZoneStock) -> Outcome, fn(Outcome) -> Option<ZoneStock>) = (
+        let remembered: Memory<ZoneStock> = (
             |stock| Outcome::Stock(stock.clone()),
             |outcome| match outcome {
                 Outcome::Stock(stock) => Some(stock),

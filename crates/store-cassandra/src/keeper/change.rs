@@ -27,8 +27,6 @@ pub(crate) enum Change {
     Set { op_id: Uuid, on_hand: u64, expected: Option<u64> },
     /// Adds or removes units.
     Adjust { op_id: Uuid, delta: i64, note: String },
-    /// Only looks.
-    Look,
     /// Moves the bound of the next hold's end up to what was read at `rev`.
     Bound { to: Option<Timestamp>, rev: i64 },
     /// Adds rows to the folded sum and removes them, if they are still what they were.
@@ -73,19 +71,18 @@ impl Change {
     /// The rows that must be looked up to decide; `in_doubt` where this very change may have been written already.
     pub(crate) fn rows(&self, in_doubt: bool) -> Vec<RowKey> {
         match self {
-            Self::Look | Self::Bound { .. } => Vec::new(),
+            Self::Bound { .. } | Self::Replace(_) => Vec::new(),
             Self::Hold { is_new: true, .. } if !in_doubt => Vec::new(),
             Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
             Self::Fold { rows } => rows.iter().map(|row| (row.until, row.op_id)).collect(),
             Self::Move { op_id, until } => vec![(END_OF_TIME, *op_id), (*until, *op_id)],
-            Self::Replace(_) => Vec::new(),
         }
     }
 
     /// Whether holds whose time is over change the answer.
     const fn minds_ended_holds(&self) -> bool {
-        matches!(self, Self::Hold { .. } | Self::Set { .. } | Self::Adjust { .. } | Self::Look)
+        matches!(self, Self::Hold { .. } | Self::Set { .. } | Self::Adjust { .. })
     }
 }
 
@@ -148,7 +145,6 @@ impl Draft {
             return Answer::SettleFirst;
         }
         match change {
-            Change::Look => self.done(place, None, now),
             Change::Hold { until, op_id, quantity, .. } => self.hold(place, (*until, *op_id), *quantity, now),
             Change::End { until, op_id, quantity, end } => {
                 let key = (*until, *op_id);

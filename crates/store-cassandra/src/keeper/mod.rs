@@ -276,13 +276,12 @@ impl Keeper {
         let mut in_doubt = false;
         for round in 0..ROUNDS {
             let was_known = self.figures.is_some();
-            let figures = match self.figures.take() {
-                Some(figures) => figures,
-                None => {
-                    let figures = self.look(round > 0).await?;
-                    self.added = Added::since(figures.rev);
-                    figures
-                }
+            let figures = if let Some(figures) = self.figures.take() {
+                figures
+            } else {
+                let figures = self.look(round > 0).await?;
+                self.added = Added::since(figures.rev);
+                figures
             };
             self.look_up(group, in_doubt).await?;
             let mut draft =
@@ -396,7 +395,10 @@ impl Keeper {
                     )),
                 )),
                 None => {
-                    rows.push((&self.statements.remove, Box::new((place.0, place.1, to_cql(*until), *op_id))))
+                    rows.push((
+                        &self.statements.remove,
+                        Box::new((place.0, place.1, to_cql(*until), *op_id)),
+                    ));
                 }
             }
         }

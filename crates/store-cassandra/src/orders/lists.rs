@@ -238,15 +238,12 @@ impl CassandraStore {
         let wanted = filling.wanted();
         let reads = (0..shards).map(|shard| async move {
             let lists = &self.orders.lists;
-            match geo_zone {
-                Some(zone) => {
-                    let asked = (zone.as_str(), day, shard, from, until, id, wanted);
-                    self.cql.rows::<OrderRow>(&lists.by_zone_day, asked).await
-                }
-                None => {
-                    let asked = (day, shard, from, until, id, wanted);
-                    self.cql.rows::<OrderRow>(&lists.by_day, asked).await
-                }
+            if let Some(zone) = geo_zone {
+                let asked = (zone.as_str(), day, shard, from, until, id, wanted);
+                self.cql.rows::<OrderRow>(&lists.by_zone_day, asked).await
+            } else {
+                let asked = (day, shard, from, until, id, wanted);
+                self.cql.rows::<OrderRow>(&lists.by_day, asked).await
             }
         });
         let reads: Vec<_> = reads.collect();
@@ -292,15 +289,12 @@ impl CassandraStore {
         let lists = &self.orders.lists;
         let mut page = PagingState::start();
         loop {
-            let (rows, next) = match geo_zone {
-                Some(zone) => {
-                    let asked = (zone.as_str(), day, shard, from, to);
-                    self.cql.page::<SalesRow>(&lists.sales_by_zone_day, asked, page).await?
-                }
-                None => {
-                    let asked = (day, shard, from, to);
-                    self.cql.page::<SalesRow>(&lists.sales_by_day, asked, page).await?
-                }
+            let (rows, next) = if let Some(zone) = geo_zone {
+                let asked = (zone.as_str(), day, shard, from, to);
+                self.cql.page::<SalesRow>(&lists.sales_by_zone_day, asked, page).await?
+            } else {
+                let asked = (day, shard, from, to);
+                self.cql.page::<SalesRow>(&lists.sales_by_day, asked, page).await?
             };
             for row in rows {
                 add_sale(row, sales)?;

@@ -98,7 +98,7 @@ impl CassandraStore {
                     return Err(error);
                 }
             }
-            match self.drive(&pending, true, command.now).await {
+            match Box::pin(self.drive(&pending, true, command.now)).await {
                 Ok(Ending::Placed) => {
                     self.end_soon(intent);
                     return Ok(Done::first(pending.order));
@@ -192,8 +192,10 @@ impl CassandraStore {
         let Some(once) = &command.once else { return Ok(None) };
         match self.claims.look(&self.cql, once, command.now).await? {
             None => Ok(None),
-            Some(Claim::Done(Outcome::Placed(order_id))) => self.first_answer(order_id).await.map(Some),
-            Some(Claim::Done(_)) => Err(Refusal::KeyReused.into()),
+            Some(Claim::Done(outcome)) => match *outcome {
+                Outcome::Placed(order_id) => self.first_answer(order_id).await.map(Some),
+                _ => Err(Refusal::KeyReused.into()),
+            },
             Some(Claim::Do { op_id, .. }) => match self.wait_for(once, op_id, command.now).await? {
                 Turn::Done(order) => Ok(Some(order)),
                 Turn::Mine | Turn::Again => Ok(None),
@@ -214,8 +216,10 @@ impl CassandraStore {
         match self.claims.claim(&self.cql, once, own, now).await? {
             Claim::Do { op_id, .. } if op_id == own => Ok(Turn::Mine),
             Claim::Do { op_id, .. } => self.wait_for(once, op_id, now).await,
-            Claim::Done(Outcome::Placed(order_id)) => self.first_answer(order_id).await.map(Turn::Done),
-            Claim::Done(_) => Err(Refusal::KeyReused.into()),
+            Claim::Done(outcome) => match *outcome {
+                Outcome::Placed(order_id) => self.first_answer(order_id).await.map(Turn::Done),
+                _ => Err(Refusal::KeyReused.into()),
+            },
         }
     }
 
@@ -250,7 +254,7 @@ impl CassandraStore {
             }
         }
         let standing = self.standing(order);
-        self.write_placed(order, &standing, now).await?;
+        Box::pin(self.write_placed(order, &standing, now)).await?;
         Ok(Ending::Placed)
     }
 
@@ -309,7 +313,7 @@ impl CassandraStore {
         let order = &pending.order;
         let now = order.created_at;
         if let Some((placed, standing)) = self.placed(order.order_id).await? {
-            return self.write_placed(&placed.as_placed(), &standing, now).await;
+            return Box::pin(self.write_placed(&placed.as_placed(), &standing, now)).await;
         }
         if let Some(once) = &pending.once {
             let is_claimed = match self.claims.look(&self.cql, once, now).await {
@@ -322,7 +326,7 @@ impl CassandraStore {
                 return self.undo(&pending, now).await;
             }
         }
-        let is_placed = matches!(self.drive(&pending, false, now).await?, Ending::Placed);
+        let is_placed = matches!(Box::pin(self.drive(&pending, false, now)).await?, Ending::Placed);
         tracing::info!(order = %order.order_id, is_placed, "brought an unfinished order to its end");
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::due::Queue;
 use crate::intents::Kind;
 use crate::keeper::{Change, Place};
 use crate::ledger::{END_OF_TIME, End};
+use crate::once::Memory;
 use crate::outcome::Verdict;
 use crate::stock::AT_ONCE;
 
@@ -40,7 +41,7 @@ impl CassandraStore {
     pub(super) async fn step(&self, command: SetStatus) -> Result<Done<Order>> {
         let once = command.once.clone();
         let now = command.now;
-        let remembered: (fn(&Order) -> Outcome, fn(Outcome) -> Option<Order>) = (
+        let remembered: Memory<Order> = (
             |order| Outcome::Order(order.clone()),
             |outcome| match outcome {
                 Outcome::Order(order) => Some(order),

@@ -27,7 +27,7 @@ impl CassandraStore {
         let session = match self.bind(op_id, command, &parties, &mut intent).await {
             Ok(session) => session,
             Err(error) => {
-                self.close(intent, &error).await;
+                self.close_login(intent, &error).await;
                 return Err(error);
             }
         };
@@ -71,7 +71,7 @@ impl CassandraStore {
     }
 
     /// The session did not become the user's: surely, or perhaps.
-    async fn close(&self, intent: Option<Intent>, error: &StoreError) {
+    async fn close_login(&self, intent: Option<Intent>, error: &StoreError) {
         match (intent, error) {
             (None, _) => {}
             (Some(intent), StoreError::Ambiguous(_)) => self.intents.leave(intent),

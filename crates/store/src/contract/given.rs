@@ -354,7 +354,7 @@ const SHOWCASE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A read that may lag shows what is expected before its allowance is over.
-pub(super) async fn shown<T: PartialEq + std::fmt::Debug>(expected: &T, read: impl AsyncFn() -> T) {
+pub(super) async fn shown<T: PartialEq + Debug>(expected: &T, read: impl AsyncFn() -> T) {
     let started = Instant::now();
     loop {
         let found = read().await;

@@ -20,11 +20,11 @@ use scylla::statement::Statement;
 use super::{Shared, shared};
 
 /// Sets of keyspaces; as many tests may run at once.
-const SETS: usize = 6;
+const SETS: usize = 8;
 /// A write may reach its last replica this long after it was acknowledged; nodes drop what is older.
-const LAST_WRITES: Duration = Duration::from_secs(3);
+const LAST_WRITES: Duration = Duration::from_secs(5);
 /// A table that still refuses to be emptied after this is broken.
-const EMPTYING: Duration = Duration::from_secs(60);
+const EMPTYING: Duration = Duration::from_mins(1);
 
 /// Keyspaces that nobody else uses while this lives.
 #[derive(Debug)]
@@ -42,6 +42,10 @@ impl Drop for Lease {
 
 impl Lease {
     /// Empty keyspaces with the schema in them.
+    ///
+    /// # Panics
+    ///
+    /// If the shared cluster is not there or does not do as it is told.
     pub async fn empty() -> Self {
         let lease = Self::take().await;
         let session = connect(&lease.options).await.expect("connect to the shared cluster");
@@ -108,6 +112,10 @@ impl Lease {
     }
 
     /// A process of its own on these keyspaces.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot start.
     pub async fn open(&self) -> Arc<CassandraStore> {
         CassandraStore::open(self.options.clone()).await.expect("open the store")
     }
