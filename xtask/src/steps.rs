@@ -60,6 +60,17 @@ const STEPS: &[Step] = &[
             arguments: "test -p mw-http --test api --locked",
         },
     },
+    Step {
+        name: "cluster",
+        about: "the API on a real cluster",
+        needs: &[Tool::CCompiler],
+        cluster: true,
+        action: Action::CargoWith {
+            variable: "MW_TEST_ENGINE",
+            value: "cassandra",
+            arguments: "test -p mw-http --test api --locked",
+        },
+    },
 ];
 
 /// Read by the property and crash tests.

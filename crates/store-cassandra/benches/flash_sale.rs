@@ -1,0 +1,203 @@
+//! A flash sale: a thousand buyers of one product, on the cluster that `MW_TEST_CASSANDRA` names, all in one run.
+//!
+//! First the way without a keeper (a conditional write a buyer), then reservations, then whole orders without and with a
+//! key. Rates are of this machine; what counts is their ratio.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and tells")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use mw_domain::{
+    Demand, GeoZone, IdempotencyKey, Money, OrderId, Product, ProductId, ReservationId, Timestamp, UserId,
+};
+use mw_store::orders::{Basket, PlaceOrder};
+use mw_store::stock::{Reserve, SetOnHand};
+use mw_store::{Fingerprint, Freshness, Once, Orders, Products, Result, Stock};
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::{CassandraStore, Class, Options, Table};
+use mw_testkit::cassandra::shared;
+use scylla::client::session::Session;
+use scylla::statement::Consistency;
+use scylla::statement::prepared::PreparedStatement;
+use uuid::Uuid;
+
+const BUYERS: usize = 1_000;
+const WARM_UP: Duration = Duration::from_secs(3);
+const MEASURED: Duration = Duration::from_secs(10);
+const UNITS: u64 = 1_000_000_000;
+const PREFIX: &str = "mw_bench";
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap())
+}
+
+/// One buyer's way to buy, over and over.
+trait Buy: Send + Sync + 'static {
+    fn buy(&self, buyer: usize) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+struct Plain {
+    session: Arc<Session>,
+    statement: PreparedStatement,
+}
+
+impl Buy for Plain {
+    async fn buy(&self, _: usize) -> Result<(), String> {
+        let sold = self.session.execute_unpaged(&self.statement, ()).await;
+        sold.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+struct Hold(Arc<CassandraStore>);
+
+impl Buy for Hold {
+    async fn buy(&self, _: usize) -> Result<(), String> {
+        let command = Reserve {
+            reservation_id: ReservationId::new(Uuid::now_v7()),
+            geo_zone: zone(),
+            lines: one_hit(),
+            expires_at: now().plus_seconds(900),
+            now: now(),
+            once: None,
+        };
+        self.0.reserve(command).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+struct Order {
+    store: Arc<CassandraStore>,
+    is_keyed: bool,
+}
+
+impl Buy for Order {
+    async fn buy(&self, buyer: usize) -> Result<(), String> {
+        let key = || IdempotencyKey::parse(&Uuid::new_v4().to_string()).unwrap();
+        let once =
+            || Once { key: key(), fingerprint: Fingerprint([1; 32]), keep_until: now().plus_seconds(86_400) };
+        let command = PlaceOrder {
+            order_id: OrderId::new(Uuid::now_v7()),
+            user_id: UserId::parse(&format!("u{buyer}")).unwrap(),
+            geo_zone: zone(),
+            basket: Basket::Lines(one_hit()),
+            expected_total: None,
+            delivery_address: Some("12 Long Street".to_owned()),
+            payment_method: Some("card".to_owned()),
+            pay_by: now().plus_seconds(1_800),
+            now: now(),
+            once: self.is_keyed.then(once),
+        };
+        self.store.place_order(command).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+fn zone() -> GeoZone {
+    GeoZone::parse("north").unwrap()
+}
+
+fn hit() -> ProductId {
+    ProductId::parse("hit").unwrap()
+}
+
+fn one_hit() -> Vec<Demand> {
+    vec![Demand { product_id: hit(), quantity: 1 }]
+}
+
+/// What all buyers together get done in a second, and how many were turned away.
+async fn measure(name: &str, way: impl Buy) -> f64 {
+    let way = Arc::new(way);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (bought, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let buyers: Vec<_> = (0..BUYERS)
+        .map(|buyer| {
+            let (way, stop) = (Arc::clone(&way), Arc::clone(&stop));
+            let (bought, failed) = (Arc::clone(&bought), Arc::clone(&failed));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let count = if way.buy(buyer).await.is_ok() { &bought } else { &failed };
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(WARM_UP).await;
+    let (before, started) = (bought.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(MEASURED).await;
+    let count = bought.load(Ordering::Relaxed) - before;
+    let rate = f64::from(u32::try_from(count).unwrap()) / started.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for buyer in buyers {
+        buyer.await.unwrap();
+    }
+    println!("{name:<38} {rate:>9.1}/s   failed {}", failed.load(Ordering::Relaxed));
+    rate
+}
+
+/// A conditional write a buyer, on a table of the same shape, with the settings a careful program would have.
+async fn plain(session: &Arc<Session>) -> Plain {
+    let keyspace = Class::Core.keyspace(PREFIX);
+    let create =
+        format!("CREATE TABLE IF NOT EXISTS {keyspace}.plain_stock (id text PRIMARY KEY, reserved int)");
+    session.query_unpaged(create, ()).await.unwrap();
+    let fill = format!("INSERT INTO {keyspace}.plain_stock (id, reserved) VALUES ('hit', 0)");
+    session.query_unpaged(fill, ()).await.unwrap();
+    let sell = format!(
+        "UPDATE {keyspace}.plain_stock SET reserved = reserved + 1 WHERE id = 'hit' IF reserved < {}",
+        i32::MAX
+    );
+    let mut statement = session.prepare(sell).await.unwrap();
+    statement.set_consistency(Consistency::LocalQuorum);
+    Plain { session: Arc::clone(session), statement }
+}
+
+#[tokio::main]
+async fn main() {
+    let shared = shared();
+    let points = shared.contact_points.iter().map(ToString::to_string).collect();
+    let mut options = Options::new(points, shared.local_dc);
+    PREFIX.clone_into(&mut options.keyspace);
+    options.request_timeout = Duration::from_secs(10);
+    let session = Arc::new(connect(&options).await.unwrap());
+    options.schema().apply(&session, &|_| {}).await.unwrap();
+    for table in Table::ALL {
+        let name = format!("{}.{table}", table.class().keyspace(PREFIX));
+        session.query_unpaged(format!("TRUNCATE {name}"), ()).await.unwrap();
+    }
+    let store = CassandraStore::open(options).await.unwrap();
+    let product = Product {
+        product_id: hit(),
+        name: "The hit".to_owned(),
+        category: mw_domain::Category::parse("hits").unwrap(),
+        price: Money::from_minor(19_990),
+        description: String::new(),
+        attributes: [].into(),
+        created_at: now(),
+        updated_at: now(),
+    };
+    store.put_product(product).await.unwrap();
+    let set = SetOnHand {
+        product_id: hit(),
+        geo_zone: zone(),
+        on_hand: UNITS,
+        expected_on_hand: None,
+        op: Uuid::new_v4(),
+        now: now(),
+    };
+    store.set_on_hand(set).await.unwrap();
+
+    println!(
+        "{BUYERS} buyers of one product, {} s each after {} s of warm-up",
+        MEASURED.as_secs(),
+        WARM_UP.as_secs()
+    );
+    let held = measure("reservations", Hold(Arc::clone(&store))).await;
+    measure("whole orders", Order { store: Arc::clone(&store), is_keyed: false }).await;
+    measure("whole orders with a key", Order { store: Arc::clone(&store), is_keyed: true }).await;
+    let alone = measure("a conditional write a buyer", plain(&session).await).await;
+    println!("reservations are {:.0} times a conditional write a buyer", held / alone.max(0.1));
+    let audit = store.audit(&|_| {}).await.unwrap();
+    let level = store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap().unwrap().level;
+    println!("reserved {} of {}, drifts of the audit: {}", level.reserved, level.on_hand, audit.drifts.len());
+    store.close().await;
+}
