@@ -1,15 +1,83 @@
-//! Opening the store that the configuration names.
+//! Opening the store that the configuration names, on either engine, and closing it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use mw_store::SharedStore;
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::schema::Progress;
+use mw_store_cassandra::{CassandraStore, StartError};
 use mw_store_embedded::{EmbeddedStore, OpenError, Options};
 
-use crate::config::Config;
+use crate::config::{Config, Engine};
 
-/// Opens the store, making it where there is none.
-pub(crate) fn open(config: &Config) -> Result<Arc<EmbeddedStore>> {
+/// An open store of either engine.
+pub(crate) enum Storage {
+    Embedded { store: Arc<EmbeddedStore>, path: PathBuf },
+    Cassandra { store: Arc<CassandraStore>, local_dc: String, keyspace: String },
+}
+
+impl Storage {
+    /// Opens the store. The embedded one is made where there is none; a cluster must have the schema.
+    pub(crate) async fn open(config: &Config) -> Result<Self> {
+        match config.engine {
+            Engine::Embedded => embedded(config),
+            Engine::Cassandra => cassandra(config, false).await,
+        }
+    }
+
+    /// Opens the store for a command that makes no sense without one.
+    pub(crate) async fn open_existing(config: &Config) -> Result<Self> {
+        let path = &config.embedded.path;
+        ensure!(
+            config.engine != Engine::Embedded || has_entries(path),
+            "open data directory {}: there is no store in it; name the right one with --data",
+            path.display()
+        );
+        Self::open(config).await
+    }
+
+    /// Opens the store and brings its schema up to date first, where it has one.
+    pub(crate) async fn open_with_schema(config: &Config) -> Result<Self> {
+        match config.engine {
+            Engine::Embedded => {
+                tracing::info!("apply the schema: the embedded engine has none, nothing to do");
+                embedded(config)
+            }
+            Engine::Cassandra => cassandra(config, true).await,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> SharedStore {
+        match self {
+            Self::Embedded { store, .. } => Arc::clone(store) as SharedStore,
+            Self::Cassandra { store, .. } => Arc::clone(store) as SharedStore,
+        }
+    }
+
+    /// What is open, for people.
+    pub(crate) fn described(&self) -> String {
+        match self {
+            Self::Embedded { path, .. } => format!("embedded store in {}", path.display()),
+            Self::Cassandra { store, local_dc, keyspace } => {
+                format!(
+                    "Cassandra cluster {}, data centre {local_dc}, keyspace {keyspace}",
+                    store.cluster_name()
+                )
+            }
+        }
+    }
+
+    pub(crate) async fn close(self) {
+        match self {
+            Self::Embedded { store, .. } => store.close(),
+            Self::Cassandra { store, .. } => store.close().await,
+        }
+    }
+}
+
+fn embedded(config: &Config) -> Result<Storage> {
     let embedded = &config.embedded;
     let options = Options {
         path: embedded.path.clone(),
@@ -19,21 +87,35 @@ pub(crate) fn open(config: &Config) -> Result<Arc<EmbeddedStore>> {
         write_queue: embedded.write_queue,
         currency: config.shop.currency,
     };
-    EmbeddedStore::open(options).map(Arc::new).map_err(|error| match error {
+    let opened = EmbeddedStore::open(options).map_err(|error| match error {
         OpenError::Locked(_) => anyhow!("{error}: stop that process, or name another directory with --data"),
         other => other.into(),
-    })
+    });
+    Ok(Storage::Embedded { store: Arc::new(opened?), path: embedded.path.clone() })
 }
 
-/// Opens the store for a command that makes no sense without one.
-pub(crate) fn open_existing(config: &Config) -> Result<Arc<EmbeddedStore>> {
-    let path = &config.embedded.path;
-    ensure!(
-        has_entries(path),
-        "open data directory {}: there is no store in it; name the right one with --data",
-        path.display()
-    );
-    open(config)
+async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
+    let opening = async {
+        let options = config.cassandra.clone();
+        let (local_dc, keyspace) = (options.local_dc.clone(), options.keyspace.clone());
+        let session = connect(&options).await?;
+        if apply_schema {
+            options.schema().apply(&session, &log_progress).await?;
+        }
+        let store = CassandraStore::on(session, options).await?;
+        store.keep_currency(config.currency()).await?;
+        Ok::<_, StartError>(Storage::Cassandra { store, local_dc, keyspace })
+    };
+    opening.await.context("open the store on Cassandra")
+}
+
+fn log_progress(progress: Progress<'_>) {
+    match progress {
+        Progress::Waiting => tracing::info!("another process applies the schema: waiting for it"),
+        Progress::Statement { done, total, statement } => {
+            tracing::info!(done, total, statement = statement.lines().next(), "apply the schema");
+        }
+    }
 }
 
 fn has_entries(path: &Path) -> bool {

@@ -116,6 +116,10 @@ impl Cql {
         Self { session, prefix, policy, same_replica: Arc::new(SameReplica::new(local_dc)), timeout }
     }
 
+    pub(crate) fn cluster_name(&self) -> String {
+        self.session.get_cluster_state().cluster_name().to_owned()
+    }
+
     /// `keyspace.table`, as statements name it.
     pub(crate) fn name(&self, table: Table) -> String {
         format!("{}.{}", table.class().keyspace(&self.prefix), table.name())

@@ -29,6 +29,7 @@ mod reservations;
 mod scan;
 pub mod schema;
 mod sessions;
+mod settings;
 mod stock;
 mod tables;
 mod time;

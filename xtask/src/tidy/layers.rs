@@ -36,6 +36,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["mw", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
+    ("scylla", &["mw-store-cassandra", "mw-testkit"]),
     ("serde_json", &["mw-http", "mw-loadgen", "mw", "mw-testkit", "xtask"]),
 ];
 

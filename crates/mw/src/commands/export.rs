@@ -10,8 +10,9 @@ use mw_store::{PageRequest, Records};
 
 use crate::config::{Config, ConfigArgs};
 use crate::record::{self, Counts, Header};
+use crate::runtime;
+use crate::storage::Storage;
 use crate::terminal::{self, Progress};
-use crate::{runtime, storage};
 
 /// Records asked for at once.
 const PAGE: usize = 500;
@@ -20,12 +21,14 @@ const PAGE: usize = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The first line says what the file is, the last how many records it has. A file appears under its name only when it is \
-complete. The server must not be running on the same data.
+complete. The server must not be running on the same data directory; on a cluster stop the shop too, or the file has some \
+things as they were before a change and some as they were after.
 
 Examples:
   mw export --output shop.ndjson
   mw export | gzip > shop.ndjson.gz
-  mw export --data /var/lib/mw --output /backup/shop.ndjson")]
+  mw export --data /var/lib/mw --output /backup/shop.ndjson
+  mw export --store cassandra --config mw.toml --output shop.ndjson")]
 pub(crate) struct Args {
     /// File to write, or - for standard output
     #[arg(long, short, value_name = "FILE", default_value = "-")]
@@ -38,23 +41,28 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config.sources())?;
     terminal::log(&config.log);
-    let store = storage::open_existing(&config)?;
     let header = Header::new(config.currency(), SystemClock.now());
     let written = runtime::single()?.block_on(async {
-        if args.output == Path::new("-") {
-            let mut out = BufWriter::new(io::stdout().lock());
-            let counts = write_all(&*store, &header, &mut out).await?;
-            out.flush().context("write to standard output")?;
-            anyhow::Ok(counts)
-        } else if is_stream(&args.output) {
-            to_stream(&*store, &header, &args.output).await
-        } else {
-            to_file(&*store, &header, &args.output).await
-        }
-    });
-    store.close();
-    terminal::note(&format!("exported {}", terminal::counted(&written?)));
+        let storage = Storage::open_existing(&config).await?;
+        let written = write(&*storage.shared(), &header, &args.output).await;
+        storage.close().await;
+        written
+    })?;
+    terminal::note(&format!("exported {}", terminal::counted(&written)));
     Ok(())
+}
+
+async fn write(store: &dyn Records, header: &Header, output: &Path) -> Result<Counts> {
+    if output == Path::new("-") {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let counts = write_all(store, header, &mut out).await?;
+        out.flush().context("write to standard output")?;
+        Ok(counts)
+    } else if is_stream(output) {
+        to_stream(store, header, output).await
+    } else {
+        to_file(store, header, output).await
+    }
 }
 
 /// Whether the path is a device, a pipe or the like: there is nothing to replace, only somewhere to write to.

@@ -15,8 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::config::{Config, ConfigArgs};
 use crate::record::{self, Counts, End, Line};
+use crate::runtime;
+use crate::storage::Storage;
 use crate::terminal::{self, Progress};
-use crate::{runtime, storage};
 
 /// Records written together at the most.
 const BATCH_RECORDS: usize = 500;
@@ -34,7 +35,8 @@ read stops the import with its number; nothing of its batch is applied. The serv
 Examples:
   mw import shop.ndjson
   gunzip -c shop.ndjson.gz | mw import -
-  mw import shop.ndjson --data /var/lib/mw")]
+  mw import shop.ndjson --data /var/lib/mw
+  mw import shop.ndjson --store cassandra --config mw.toml     the move from one machine to a cluster")]
 pub(crate) struct Args {
     /// File to read, or - for standard input
     #[arg(value_name = "FILE")]
@@ -54,10 +56,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let source = args.file.display().to_string();
     let (mut lines, progress) = open(&args.file)?;
     let begun = Begun::read(&mut lines, config.currency()).with_context(|| format!("import {source}"))?;
-    let store = storage::open(&config)?;
-    let outcome = runtime::single()?.block_on(begun.import(&*store, lines, &progress, args.into_non_empty));
-    store.close();
-    let done = outcome.with_context(|| format!("import {source}"))?;
+    let done = runtime::single()?.block_on(async {
+        let storage = Storage::open(&config).await?;
+        let done = begun.import(&*storage.shared(), lines, &progress, args.into_non_empty).await;
+        storage.close().await;
+        done.with_context(|| format!("import {source}"))
+    })?;
     terminal::note(&done.to_string());
     Ok(())
 }

@@ -5,6 +5,8 @@ mod completions;
 mod config;
 mod export;
 mod import;
+mod policy;
+mod schema;
 mod serve;
 mod stock;
 
@@ -23,6 +25,7 @@ use crate::terminal;
     after_help = "Examples:\n  \
         mw serve                        serve ./data on 127.0.0.1:8080\n  \
         mw serve --demo                 the same, with a sample catalogue to try things on\n  \
+        mw serve --store cassandra      the same shop on a cluster, after `mw schema apply`\n  \
         mw export --output shop.ndjson  write everything that is stored to a file\n\n\
         `mw <COMMAND> --help` says more about each."
 )]
@@ -35,6 +38,8 @@ pub(crate) struct Cli {
 enum Command {
     Serve(serve::Args),
     Config(config::Args),
+    Schema(schema::Args),
+    Policy(policy::Args),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
@@ -49,6 +54,8 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(&args),
             Command::Config(args) => config::run(&args),
+            Command::Schema(args) => return schema::run(&args),
+            Command::Policy(args) => policy::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),

@@ -7,8 +7,6 @@ use anyhow::{Context, Result};
 use mw_http::prometheus::Registry;
 use mw_http::{Api, Server};
 use mw_shop::{Shop, SystemClock};
-use mw_store::SharedStore;
-use mw_store_embedded::EmbeddedStore;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -16,7 +14,8 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, ServerArgs};
 use crate::demo::{self, Filled};
-use crate::{runtime, storage, terminal};
+use crate::storage::Storage;
+use crate::{runtime, terminal};
 
 /// Between a round of expiry that went wrong and the next.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
@@ -36,13 +35,14 @@ Examples:
   mw serve --demo
   mw serve --data /var/lib/mw --listen 127.0.0.1:9000
   mw serve --config mw.toml --set orders.payment_window=10m
+  mw serve --store cassandra --apply-schema
   MW_LOG__FILTER=debug mw serve")]
 pub(crate) struct Args {
     /// Fill an empty store with a sample catalogue; a store with something in it stays as it is
     #[arg(long)]
     demo: bool,
 
-    /// Bring the schema of a cluster up to date first; the embedded engine needs no such thing
+    /// Bring the schema of a cluster up to date first, as `mw schema apply` does; the embedded engine needs no such thing
     #[arg(long)]
     apply_schema: bool,
 
@@ -55,21 +55,33 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     config.check_files()?;
     terminal::log(&config.log);
     raise_open_files();
-    if args.apply_schema {
-        tracing::info!("apply the schema: the embedded engine has none, nothing to do");
-    }
     let runtime = runtime::serving(config.workers)?;
-    // Watched from the start, so that a signal while the store is being opened or filled is not lost.
-    let signals = runtime.block_on(async { Stop::watch() })?;
-    let store = storage::open(&config)?;
-    let served = runtime.block_on(serve(args, config, Arc::clone(&store), signals));
-    store.close();
+    let served = runtime.block_on(async {
+        // Watched from the start, so that a signal while the store is being opened or filled is not lost.
+        let mut signals = Stop::watch()?;
+        let Some(storage) = open(args, &config, &mut signals).await? else { return Ok(()) };
+        let served = serve(args, config, &storage, signals).await;
+        storage.close().await;
+        served
+    });
     runtime.shutdown_timeout(LAST_MOMENT);
     served
 }
 
-async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>, signals: Stop) -> Result<()> {
-    let shop = Shop::new(Arc::clone(&store) as SharedStore, Arc::new(SystemClock), config.shop);
+/// The store, or nothing where somebody asked to stop before it was open: a cluster may let us wait.
+async fn open(args: &Args, config: &Config, signals: &mut Stop) -> Result<Option<Storage>> {
+    let opening = async {
+        if args.apply_schema { Storage::open_with_schema(config).await } else { Storage::open(config).await }
+    };
+    tokio::select! {
+        storage = opening => storage.map(Some),
+        () = signals.asked() => Ok(None),
+    }
+}
+
+async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop) -> Result<()> {
+    let store = storage.shared();
+    let shop = Shop::new(Arc::clone(&store), Arc::new(SystemClock), config.shop);
     if args.demo {
         let filled = demo::fill(&*store, shop.now()).await?;
         terminal::note(&told(&filled));
@@ -79,11 +91,7 @@ async fn serve(args: &Args, config: Config, store: Arc<EmbeddedStore>, signals: 
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let server = Server::bind(config.listen, config.server, api).await?;
     let expiry = tokio::spawn(expire(shop));
-    terminal::print(&format!(
-        "mw is serving {scheme}://{} (embedded store in {})\n",
-        server.address(),
-        config.embedded.path.display()
-    ))?;
+    terminal::print(&format!("mw is serving {scheme}://{} ({})\n", server.address(), storage.described()))?;
     server.run(signals.asked()).await;
     expiry.abort();
     tracing::info!("stopped serving");
@@ -134,8 +142,8 @@ impl Stop {
         Ok(Self(asked))
     }
 
-    async fn asked(self) {
-        let _ = self.0.await;
+    async fn asked(&mut self) {
+        let _ = (&mut self.0).await;
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use mw_store::Stock;
 use mw_store::stock::{Audit, Drift};
 
 use crate::config::{Config, ConfigArgs};
+use crate::runtime;
+use crate::storage::Storage;
 use crate::terminal::{self, Progress};
-use crate::{runtime, storage};
 
 /// Look after the stock
 #[derive(Debug, clap::Args)]
@@ -24,11 +24,12 @@ enum Command {
     /// Recompute every figure from the ledger and the open holds, and report what does not add up
     #[command(after_help = "\
 Exit code 0: every figure is explained. Exit code 1: there is drift, each listed, or the audit could not be made. The \
-server must not be running on the same data.
+server must not be running on the same data directory; on a cluster the shop may go on selling.
 
 Examples:
   mw stock audit
-  mw stock audit --data /var/lib/mw")]
+  mw stock audit --data /var/lib/mw
+  mw stock audit --store cassandra --config mw.toml")]
     Audit {
         #[command(flatten)]
         config: ConfigArgs,
@@ -39,16 +40,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Command::Audit { config } = &args.command;
     let config = Config::load(&config.sources())?;
     terminal::log(&config.log);
-    let store = storage::open_existing(&config)?;
-    let progress = Progress::endless("auditing figures");
-    let seen = AtomicU64::new(0);
-    let audit = runtime::single()?.block_on(store.audit(&|figures| {
+    let audit = runtime::single()?.block_on(async {
+        let storage = Storage::open_existing(&config).await?;
+        let progress = Progress::endless("auditing figures");
+        let seen = AtomicU64::new(0);
         // Told from whichever thread is at work; the bar only ever grows.
-        progress.at(seen.fetch_max(figures, Ordering::Relaxed).max(figures));
-    }));
-    drop(progress);
-    store.close();
-    let audit = audit.context("audit the stock")?;
+        let told = |figures| progress.at(seen.fetch_max(figures, Ordering::Relaxed).max(figures));
+        let audit = storage.shared().audit(&told).await.context("audit the stock");
+        drop(progress);
+        storage.close().await;
+        audit
+    })?;
     terminal::print(&report(&audit))?;
     Ok(if audit.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

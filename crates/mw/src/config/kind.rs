@@ -35,6 +35,7 @@ pub(crate) enum Kind {
         max: u64,
     },
     Texts,
+    Flag,
     Tokens,
     /// Anything but a table or an array.
     Scalar,
@@ -43,7 +44,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a bare word that happens to be TOML (`--set store.embedded.path=123`) is meant as text.
     pub(crate) fn is_text(self) -> bool {
-        !matches!(self, Self::Count { .. } | Self::Texts | Self::Tokens | Self::Scalar)
+        !matches!(self, Self::Count { .. } | Self::Texts | Self::Flag | Self::Tokens | Self::Scalar)
     }
 
     /// Checks a value by itself; `Tokens` are checked where they are read, since each has keys of its own.
@@ -66,6 +67,7 @@ impl Kind {
             }
             Self::Size { min, max } => between(size(value)?, min, max, show_size),
             Self::Texts => texts(value).map(drop),
+            Self::Flag => flag(value).map(drop),
             // What was found is not repeated here: it may hold a secret.
             Self::Tokens => match value {
                 Value::Array(_) => Ok(()),
@@ -113,6 +115,10 @@ pub(crate) fn texts(value: &Value) -> Result<Vec<&str>, String> {
         Value::Array(items) if !items.is_empty() => items.iter().map(text).collect(),
         other => Err(unexpected("an array of texts, such as [\"127.0.0.1:9042\"]", other)),
     }
+}
+
+pub(crate) fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| unexpected("true or false", value))
 }
 
 pub(crate) fn one_of<'a>(value: &'a Value, choices: &[&str]) -> Result<&'a str, String> {
@@ -266,6 +272,7 @@ mod tests {
         assert!(log_filter(&string("info,mw_http=debug")).is_ok());
         assert!(text(&string("")).is_err());
         assert!(texts(&Value::Array(vec![])).is_err());
+        assert_eq!(flag(&string("true")).unwrap_err(), "expected true or false, found \"true\"");
         assert!(Kind::Scalar.check(&Value::Array(vec![])).is_err());
     }
 }

@@ -17,7 +17,7 @@ const DEFAULT: &str = include_str!("../../../../config/default.toml");
 
 const PREFIX: &str = "MW_";
 /// Read by the tests of this project, not by the service.
-const IGNORED: &[&str] = &["MW_TEST_LONG", "MW_SEED", "MW_BLESS"];
+const IGNORED: &[&str] = &["MW_TEST_CASSANDRA", "MW_TEST_ENGINE", "MW_TEST_LONG", "MW_SEED", "MW_BLESS"];
 
 /// Everything a configuration is made of beside the defaults.
 #[derive(Debug, Default)]
@@ -82,6 +82,17 @@ impl Settings {
         self.0.iter().filter_map(move |(path, setting)| {
             let same = matches!(keys::find(path), Place::Key(found) if found.path == wanted);
             same.then_some((path.as_str(), setting))
+        })
+    }
+
+    /// The keys below a table that have a value: the whole key, and what of it is below.
+    pub(crate) fn below<'a>(
+        &'a self,
+        table: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a Setting)> {
+        self.0.iter().filter_map(move |(path, setting)| {
+            let rest = path.strip_prefix(table)?.strip_prefix('.')?;
+            Some((path.as_str(), rest, setting))
         })
     }
 

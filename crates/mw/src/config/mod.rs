@@ -3,6 +3,7 @@
 //! Nothing is opened before all of it has been read. Every error names the full key and where it was given.
 
 mod args;
+mod cassandra;
 mod error;
 mod keys;
 mod kind;
@@ -37,8 +38,17 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) tokens: Tokens,
     pub(crate) log: LogConfig,
+    pub(crate) engine: Engine,
     pub(crate) embedded: EmbeddedConfig,
+    pub(crate) cassandra: mw_store_cassandra::Options,
     pub(crate) shop: mw_shop::Settings,
+}
+
+/// Where the shop's data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Embedded,
+    Cassandra,
 }
 
 #[derive(Debug)]
@@ -63,7 +73,6 @@ impl Config {
     }
 
     pub(crate) fn read(settings: &Settings) -> Result<Self, ConfigError> {
-        check_engine(settings)?;
         let listen = settings.read("server.listen", kind::address)?;
         let tokens = tokens::read(settings)?;
         check_reach(settings, listen, &tokens)?;
@@ -76,7 +85,9 @@ impl Config {
                 filter: settings.read("log.filter", kind::text)?.to_owned(),
                 json: settings.read("log.format", kind::text)? == "json",
             },
+            engine: settings.read("store.engine", engine)?,
             embedded: embedded(settings)?,
+            cassandra: cassandra::read(settings)?,
             shop: shop(settings)?,
         })
     }
@@ -103,13 +114,8 @@ impl Config {
     }
 }
 
-fn check_engine(settings: &Settings) -> Result<(), Problem> {
-    settings.read("store.engine", |value| match kind::text(value)? {
-        "embedded" => Ok(()),
-        other => Err(format!(
-            "this build serves the embedded engine only, not \"{other}\": set store.engine = \"embedded\""
-        )),
-    })
+fn engine(value: &toml::Value) -> Result<Engine, String> {
+    Ok(if kind::text(value)? == "cassandra" { Engine::Cassandra } else { Engine::Embedded })
 }
 
 /// Without tokens everybody who reaches the service may do everything, so only this machine may reach it.

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::keys::{KEYS, Place, Presence};
 use super::layers::Flag;
-use super::{Config, ConfigError, Settings, Sources, keys, show};
+use super::{Config, ConfigError, Engine, Settings, Sources, keys, show};
 
 const DEFAULT: &str = include_str!("../../../../config/default.toml");
 const TOKEN: &str = "0123456789abcdef";
@@ -112,6 +112,7 @@ fn the_environment_takes_arrays_and_leaves_the_tests_own_names_alone() {
         ("MW_TOKENS", &tokens),
         ("MW_SEED", "17"),
         ("MW_TEST_LONG", "1"),
+        ("MW_TEST_CASSANDRA", "127.0.0.1"),
         ("MW_BLESS", ""),
         ("PATH", "/bin"),
     ]))
@@ -234,18 +235,25 @@ fn tokens_are_checked_one_by_one_and_never_repeated() {
 }
 
 #[test]
-fn one_file_serves_both_engines_but_this_build_only_one() {
+fn one_file_serves_both_engines() {
     let text = "[store.cassandra]\ncontact_points = [\"10.0.0.1:9042\"]\nlocal_dc = \"msk\"\nusername = \"u\"\n\
                 password = \"p\"\n[store.cassandra.tls]\nca = \"ca.pem\"\n[store.cassandra.replication.core]\nmsk = 3\n\
                 [store.cassandra.policy.order_by_id]\nread = \"LOCAL_QUORUM\"\n";
     let (_folder, mut sources) = file(text);
-    Config::load(&sources).unwrap();
+    assert_eq!(Config::load(&sources).unwrap().engine, Engine::Embedded);
     sources.flags = vec![Flag { name: "--store", key: "store.engine", value: "cassandra".to_owned() }];
-    let said = problem(&sources);
-    assert!(said.starts_with("--store: store.engine: this build serves the embedded engine only"), "{said}");
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.engine, Engine::Cassandra);
+    assert_eq!(config.cassandra.local_dc, "msk");
     assert!(problem(&sets(&["store.cassandra.contact_points=[]"])).contains("array of texts"));
     let (_folder, wrong) = file("[store.cassandra]\npassword = 12345\n");
     assert_eq!(problem(&wrong), "mw.toml:2: store.cassandra.password: expected text in quotes");
+    let (_folder, wrong) =
+        file("[store.cassandra.policy.stock]\nwrite = \"LOCAL_QUORUM\"\nserial = \"SERIAL\"\n");
+    assert!(
+        problem(&wrong).starts_with("mw.toml:3: store.cassandra.policy.stock.serial: SERIAL decides"),
+        "{wrong:?}"
+    );
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn a_bad_configuration_ends_with_2_and_opens_nothing() {
         ),
         (&["--set", "no.such=1"], "--set: no.such: unknown key"),
         (&["--listen", "0.0.0.0:0"], "add [[tokens]], or listen on 127.0.0.1"),
-        (&["--store", "cassandra"], "this build serves the embedded engine only"),
+        (&["--set", "store.engine=rocks"], "store.engine: expected \"embedded\" or \"cassandra\""),
         (&["--set", "reservations.ttl=25h"], "reservations.ttl: 25h is out of range"),
         (&["--set", &tls], "server.tls.certificate: read "),
     ];

@@ -10,6 +10,7 @@
 
 mod audit;
 mod bench;
+mod cassandra;
 mod client;
 mod config;
 mod crash;

@@ -29,12 +29,12 @@ pub(crate) fn import_text(data: &Path, text: &str, more: &[&str]) -> Ended {
 }
 
 /// All but the header.
-fn body(text: &str) -> &str {
+pub(crate) fn body(text: &str) -> &str {
     text.split_once('\n').unwrap().1
 }
 
 /// Something of every kind.
-fn populate(client: &mut Client) {
+pub(crate) fn populate(client: &mut Client) {
     let put = |path: &str, body| Call::new("PUT", path).json(body);
     let post = |path: &str, key: &str, body| Call::new("POST", path).json(body).key(key);
     let line = json!([{"product_id": "phone-a01-0-1", "quantity": 2}]);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mw_domain::Currency;
 use mw_store::StoreError;
 use rustls::CertificateError;
 use scylla::errors::{
@@ -63,6 +64,9 @@ pub enum StartError {
     )]
     ClockSkew { skew_millis: i64, max: Duration },
 
+    #[error("shop.currency: the amounts in the cluster are in {stored}, and it is {configured}")]
+    OtherCurrency { stored: String, configured: Currency },
+
     #[error("ask the cluster for its time: {cause}")]
     Clock { cause: String },
 
@@ -74,7 +78,8 @@ pub enum StartError {
 }
 
 fn lines(found: &[Unsafe]) -> String {
-    let lines: Vec<String> = found.iter().map(|it| format!("\n  {}: {it}", it.key())).collect();
+    let line = |it: &Unsafe| format!("\n  {}: {it}", it.keys().first().map_or("", String::as_str));
+    let lines: Vec<String> = found.iter().map(line).collect();
     lines.concat()
 }
 

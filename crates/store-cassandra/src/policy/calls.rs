@@ -38,6 +38,13 @@ impl Reads {
     }
 }
 
+impl Table {
+    /// Whether any call reads it as the showcase.
+    pub fn has_showcase(self) -> bool {
+        CALLS.iter().any(|call| call.reads == Reads::Showcase && call.tables.contains(&self))
+    }
+}
+
 const fn call(what: &'static str, routes: &'static str, reads: Reads, tables: &'static [Table]) -> Call {
     Call { what, routes, reads, tables }
 }
@@ -111,7 +118,12 @@ pub const CALLS: &[Call] = &[
         &[Table::CartsByOwner],
     ),
     call("a cart's history", "GET {owner}/cart/history", Reads::Fresh, &[Table::CartChanges]),
-    call("carts that were left", "GET /v1/reports/abandoned-carts", Reads::Showcase, &[Table::CartsByDay]),
+    call(
+        "carts that were left",
+        "GET /v1/reports/abandoned-carts",
+        Reads::Fresh,
+        &[Table::CartsByDay, Table::CartsByOwner],
+    ),
     call(
         "a session, and a user's sessions",
         "/v1/sessions, GET /v1/users/{user_id}/sessions",

@@ -26,14 +26,15 @@ pub(super) const STRICT: Rules = Rules {
 
 pub(super) fn rules(table: Table) -> Rules {
     match table {
-        Table::OrderById | Table::BucketPlans | Table::Settings | Table::Imports => STRICT,
+        Table::OrderById | Table::StockZones | Table::BucketPlans | Table::Settings | Table::Imports => {
+            STRICT
+        }
         Table::OrdersByCustomer | Table::OrdersByZoneDay | Table::OrdersByDay | Table::Buckets => {
             Rules { compaction: Compaction::tiered(), ..STRICT }
         }
-        Table::ProductById | Table::ProductsByCategory | Table::Categories | Table::CategoryBands => {
+        Table::ProductById | Table::ProductsByCategory | Table::CategoryBands => {
             Rules { showcase: Consistency::LocalOne, repair: Some(WEEK), ..STRICT }
         }
-        Table::StockZones => Rules { showcase: Consistency::LocalOne, ..STRICT },
         // What is deleted all the time is forgotten as soon as repair allows, or reads would wade through it.
         Table::Stock => Rules { showcase: Consistency::LocalOne, gc_grace: 2 * DAY, ..STRICT },
         Table::Reservations | Table::Due | Table::DueSlots => Rules { gc_grace: 2 * DAY, ..STRICT },
@@ -53,7 +54,7 @@ pub(super) fn rules(table: Table) -> Rules {
             ttl: Some(10 * DAY),
             ..STRICT
         },
-        Table::CartsByOwner | Table::SessionsById | Table::SessionsByUser => {
+        Table::Categories | Table::CartsByOwner | Table::SessionsById | Table::SessionsByUser => {
             Rules { repair: Some(WEEK), ..STRICT }
         }
         Table::CartChanges => Rules {
@@ -64,12 +65,7 @@ pub(super) fn rules(table: Table) -> Rules {
             compaction: Compaction::TimeWindow { window: DAY },
             ..STRICT
         },
-        Table::CartsByDay => Rules {
-            showcase: Consistency::LocalOne,
-            read_repair: ReadRepair::None,
-            repair: Some(WEEK),
-            ..STRICT
-        },
+        Table::CartsByDay => Rules { read_repair: ReadRepair::None, repair: Some(WEEK), ..STRICT },
     }
 }
 

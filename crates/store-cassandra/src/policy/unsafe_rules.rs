@@ -88,27 +88,28 @@ pub enum Unsafe {
 }
 
 impl Unsafe {
-    /// The setting to change.
-    pub fn key(&self) -> String {
-        let rule = |table: &Table, rule: &str| format!("store.cassandra.policy.{table}.{rule}");
+    /// The settings that together make it, the one to change first.
+    pub fn keys(&self) -> Vec<String> {
+        let of = |table: &Table, rules: &[&str]| {
+            rules.iter().map(|rule| format!("store.cassandra.policy.{table}.{rule}")).collect()
+        };
         match self {
-            Self::GraceBelowRepair { table, .. }
-            | Self::GraceBelowHints { table, .. }
-            | Self::GraceBelowLife { table, .. } => rule(table, "gc_grace"),
-            Self::NeverRepaired { table } => rule(table, "repair"),
+            Self::GraceBelowRepair { table, .. } => of(table, &["gc_grace", "repair"]),
+            Self::GraceBelowHints { table, .. } => of(table, &["gc_grace"]),
+            Self::GraceBelowLife { table, .. } => of(table, &["gc_grace", "repair", "ttl"]),
+            Self::NeverRepaired { table } => of(table, &["repair"]),
             Self::NoLocalCopies { class, local_dc, .. } => {
-                format!("store.cassandra.replication.{}.{local_dc}", class.name())
+                vec![format!("store.cassandra.replication.{}.{local_dc}", class.name())]
             }
-            Self::TooFewCopies { table, rule: which, .. } => rule(table, which),
-            Self::NotReadBack { table, .. } => rule(table, "read"),
+            Self::TooFewCopies { table, rule, .. } => of(table, &[rule]),
+            Self::NotReadBack { table, .. } => of(table, &["read", "write"]),
             Self::ConditionalBelowQuorum { table, .. }
             | Self::ConditionalAny { table }
-            | Self::ConditionalEachQuorum { table } => rule(table, "write"),
-            Self::SerialMixed { table, .. } => rule(table, "serial"),
-            Self::WindowsWithoutTtl { table } => rule(table, "compaction"),
-            Self::WindowsWithReadRepair { table } | Self::ConditionalWithoutReadRepair { table } => {
-                rule(table, "read_repair")
-            }
+            | Self::ConditionalEachQuorum { table } => of(table, &["write"]),
+            Self::SerialMixed { table, rule, .. } => of(table, &["serial", rule]),
+            Self::WindowsWithoutTtl { table } => of(table, &["compaction", "ttl"]),
+            Self::WindowsWithReadRepair { table } => of(table, &["read_repair", "compaction"]),
+            Self::ConditionalWithoutReadRepair { table } => of(table, &["read_repair"]),
         }
     }
 }
@@ -239,7 +240,7 @@ mod tests {
             policy.set(table, key, value).unwrap();
         }
         let found = policy.check(replication, "dc1", HINT_WINDOW);
-        found.iter().map(|it| format!("{}: {it}", it.key())).collect()
+        found.iter().map(|it| format!("{}: {it}", it.keys()[0])).collect()
     }
 
     #[track_caller]

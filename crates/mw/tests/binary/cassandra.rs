@@ -1,0 +1,191 @@
+//! The binary on a real cluster: its schema, its policy, serving, and the move between the engines.
+
+use std::fs;
+use std::process::Command;
+
+use mw_testkit::cassandra::shared;
+use scylla::client::session_builder::SessionBuilder;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{Call, Client};
+use crate::process::{Ended, Server, mw, run};
+use crate::transfer::{body, export, populate};
+
+/// A shop of this test's own on the shared cluster.
+struct Shop {
+    keyspace: String,
+    points: String,
+}
+
+impl Shop {
+    fn new(name: &str) -> Self {
+        let points: Vec<String> =
+            shared().contact_points.iter().map(|point| format!("\"{point}\"")).collect();
+        Self { keyspace: format!("mw_{name}_{}", std::process::id()), points: points.join(", ") }
+    }
+
+    fn command(&self, arguments: &[&str], sets: &[&str]) -> Command {
+        let mut command = mw(arguments);
+        let points = format!("store.cassandra.contact_points=[{}]", self.points);
+        let keyspace = format!("store.cassandra.keyspace={}", self.keyspace);
+        command.args(["--store", "cassandra", "--set", &points, "--set", &keyspace]);
+        for set in sets {
+            command.args(["--set", set]);
+        }
+        command
+    }
+
+    fn run(&self, arguments: &[&str], sets: &[&str]) -> Ended {
+        crate::process::ended(self.command(arguments, sets).output().unwrap())
+    }
+
+    fn serve(&self, sets: &[&str]) -> Result<Server, Ended> {
+        Server::spawn(self.command(&["serve", "--listen", "127.0.0.1:0"], sets))
+    }
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let builder = SessionBuilder::new().known_nodes_addr(shared().contact_points);
+            let session = builder.build().await.unwrap();
+            for class in ["", "_carts", "_catalog", "_history"] {
+                let statement = format!("DROP KEYSPACE IF EXISTS {}{class}", self.keyspace);
+                session.query_unpaged(statement, ()).await.unwrap();
+            }
+        });
+    }
+}
+
+/// The products that [`populate`] sells.
+fn stock_up(client: &mut Client) {
+    for product in ["phone-a01-0-1", "phone-a01-0-2", "phone-a01-0-3"] {
+        let price = json!({"amount": "9990.00", "currency": "RUB"});
+        let card = json!({"name": product, "category": "phones", "price": price});
+        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(card));
+        for zone in ["moscow", "spb", "kazan"] {
+            let path = format!("/v1/products/{product}/stock/{zone}");
+            client.done(&Call::new("PUT", path).json(json!({"on_hand": 10})));
+        }
+    }
+}
+
+#[test]
+fn a_shop_lives_on_a_cluster_and_moves_to_one_machine() {
+    let shop = Shop::new("life");
+    let refused = shop.serve(&[]).err().unwrap();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let wanted = format!(
+        "mw: open the store on Cassandra: the cluster has no schema of this shop (keyspace {}): run `mw schema apply`",
+        shop.keyspace
+    );
+    assert!(refused.stderr.contains(&wanted), "{refused:?}");
+
+    let applied = shop.run(&["schema", "apply"], &[]);
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+    assert!(
+        applied.stdout.starts_with(&format!("the schema of {} is up to date: ", shop.keyspace)),
+        "{applied:?}"
+    );
+    assert!(applied.stderr.contains("CREATE TABLE IF NOT EXISTS "), "{applied:?}");
+    let same = shop.run(&["schema", "drift"], &[]);
+    assert_eq!((same.code, same.stdout.ends_with(": no drift\n")), (Some(0), true), "{same:?}");
+
+    let policy = "store.cassandra.policy.stock.gc_grace=3d";
+    let drift = shop.run(&["schema", "drift"], &[policy]);
+    assert_eq!(drift.code, Some(1), "{drift:?}");
+    let line = format!("  table {}.stock: gc_grace_seconds is 172800, should be 259200\n", shop.keyspace);
+    assert!(drift.stdout.ends_with(&format!(": 1 difference\n{line}")), "{drift:?}");
+    let altered = shop.run(&["schema", "apply"], &[policy]);
+    assert!(altered.stdout.ends_with("is up to date: 1 statement run\n"), "{altered:?}");
+
+    serves(&shop);
+    moves(&shop);
+}
+
+fn serves(shop: &Shop) {
+    let server = shop.serve(&[]).unwrap_or_else(|ended| panic!("{ended:?}"));
+    let named = format!("data centre dc1, keyspace {})", shop.keyspace);
+    assert!(server.greeting.contains(" (Cassandra cluster ") && server.greeting.ends_with(&named));
+    let mut client = server.client();
+    assert_eq!(client.get("/readyz").status, 200);
+    stock_up(&mut client);
+    populate(&mut client);
+    let stopped = server.stop();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+
+    let audit = shop.run(&["stock", "audit"], &[]);
+    assert_eq!(audit.code, Some(0), "{audit:?}");
+    assert!(audit.stdout.starts_with("audited 9 stock figures against "), "{audit:?}");
+    let currency = shop.serve(&["shop.currency=EUR"]).err().unwrap();
+    assert!(
+        currency.stderr.contains("shop.currency: the amounts in the cluster are in RUB, and it is EUR"),
+        "{currency:?}"
+    );
+}
+
+/// Each engine has an order of its own.
+fn records(text: &str) -> Vec<&str> {
+    let mut records: Vec<&str> = body(text).lines().collect();
+    records.sort_unstable();
+    records
+}
+
+fn moves(shop: &Shop) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("shop.ndjson");
+    let exported = shop.run(&["export", "--output", file.to_str().unwrap()], &[]);
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    let data = folder.path().join("data");
+    let imported = run(&["import", file.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert_eq!(records(&export(&data)), records(&fs::read_to_string(&file).unwrap()));
+    let again = shop.run(&["import", file.to_str().unwrap()], &[]);
+    assert!(again.stderr.contains("the store is not empty"), "{again:?}");
+}
+
+#[test]
+fn a_start_that_cannot_be_names_the_setting() {
+    let shop = Shop::new("faults");
+    let cases = [
+        ("store.cassandra.local_dc=moscow", "the cluster has no data centre \"moscow\"; it has dc1"),
+        ("store.cassandra.replication.default.dc1=4", "4 copies need 4 nodes, and dc1 has 3"),
+        ("store.cassandra.contact_points=[\"127.0.0.1:1\"]", "none of 127.0.0.1:1 can be reached: "),
+        ("store.cassandra.tls.ca=/no/such/ca.pem", "read /no/such/ca.pem: "),
+    ];
+    for (set, what) in cases {
+        let refused = shop.serve(&[set]).err().unwrap();
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let key = set.split('=').next().unwrap().replace(".default.", ".core.");
+        let wanted = format!("mw: open the store on Cassandra: {key}: {what}");
+        assert!(refused.stderr.contains(&wanted), "{wanted}\n{refused:?}");
+    }
+}
+
+#[test]
+fn an_unsafe_policy_is_refused_with_its_line_before_anything_is_opened() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("mw.toml");
+    fs::write(&file, "[store.cassandra.policy.stock]\nread = \"LOCAL_ONE\"\n").unwrap();
+    for command in [&["serve"][..], &["policy"], &["schema", "plan"], &["config"]] {
+        let refused = run(&[command, &["--config", file.to_str().unwrap()]].concat());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let wanted = "mw.toml:2: store.cassandra.policy.stock.read: what is written at LOCAL_QUORUM need not be seen at";
+        assert!(refused.stderr.contains(wanted), "{refused:?}");
+    }
+}
+
+#[test]
+fn the_plan_and_the_policy_need_no_cluster() {
+    let plan = run(&["schema", "plan", "--set", "store.cassandra.replication.core={dc1 = 3, dc2 = 3}"]);
+    assert_eq!(plan.code, Some(0), "{plan:?}");
+    assert!(plan.stdout.contains("'dc1': 3, 'dc2': 3};"), "{plan:?}");
+    assert!(plan.stdout.contains("CREATE TABLE IF NOT EXISTS mobile_world.stock ("), "{plan:?}");
+    let policy = run(&["policy", "--json"]);
+    let policy: Value = serde_json::from_str(&policy.stdout).unwrap();
+    assert_eq!(policy["local_dc"], "dc1");
+    let text = run(&["policy"]).stdout;
+    assert!(text.contains("\nHow old an answer may be.\n"), "{text}");
+}
