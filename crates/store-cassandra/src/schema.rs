@@ -119,6 +119,14 @@ mod tests {
     }
 
     #[test]
+    fn the_page_about_the_schema_names_every_table() {
+        let page = include_str!("../../../docs/schema.md");
+        for (_, name) in Model::of(FILES).unwrap().tables.keys() {
+            assert!(page.contains(&format!("`{name}`")), "docs/schema.md says nothing of {name}");
+        }
+    }
+
+    #[test]
     fn a_class_without_copies_is_nowhere() {
         let mut replication = Replication::even("dc1", 3);
         replication.set(Class::Core, "dc2", 2);

@@ -7,5 +7,6 @@
 )]
 
 mod keyspaces;
+mod places;
 mod refusals;
 mod schema;
