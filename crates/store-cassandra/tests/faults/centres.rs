@@ -1,0 +1,98 @@
+//! Two data centres: what is written in one is read in the other, and one goes on without the other.
+
+use std::time::{Duration, Instant};
+
+use mw_store::products::CategoryQuery;
+use mw_store::{Freshness, Orders, PageRequest, Products, Stock, Upkeep};
+use mw_store_cassandra::{CassandraStore, Class, Replication};
+use mw_testkit::builders::{category, product_id, user_id};
+use mw_testkit::cassandra::ClusterOptions;
+
+use crate::given::{
+    NOW, PATIENCE, alone, apply_schema, audited, eventually, hold, lines, listed, options, order, set_line,
+    start, stocked, units, with,
+};
+
+/// What a request may take while the other data centre is away.
+const BUDGET: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
+    let _turn = alone().await;
+    let cluster = start(ClusterOptions {
+        name: "centres".to_owned(),
+        nodes: 2,
+        dcs: 2,
+        // With one copy in a data centre nothing may wait for a later sync.
+        extra_yaml: ["commitlog_sync: batch", "commitlog_sync_period: 0ms"].map(str::to_owned).to_vec(),
+        ..ClusterOptions::default()
+    })
+    .await;
+    let mut replication = Replication::even("dc1", 1);
+    for class in Class::ALL {
+        replication.set(class, "dc2", 1);
+    }
+    let [here, there] = ["dc1", "dc2"].map(|dc| {
+        let mut options = options(&cluster, dc);
+        options.replication = replication.clone();
+        options
+    });
+    apply_schema(&here).await;
+    let first = CassandraStore::open(here).await.unwrap();
+    let second = CassandraStore::open(there).await.unwrap();
+
+    stocked(&first, "of-first", 10).await;
+    stocked(&second, "of-second", 1_000).await;
+    let placed = first.place_order(order("traveller", &["of-first"])).await.unwrap().value;
+    let found = eventually("the order is read in the other data centre", PATIENCE, async || {
+        second.order(placed.order_id).await.unwrap()
+    })
+    .await;
+    assert_eq!(found, placed);
+    eventually("the order is listed in the other data centre", PATIENCE, async || {
+        let list = listed(&second, Some(&user_id("traveller"))).await.unwrap();
+        let is_whole = listed(&second, None).await.unwrap() == list && list.contains(&placed.order_id);
+        is_whole.then_some(())
+    })
+    .await;
+    eventually("the figures are read in the other data centre", PATIENCE, async || {
+        (units(&second, "of-first").await.unwrap() == (10, 1)).then_some(())
+    })
+    .await;
+
+    drop(first);
+    with(&cluster, |cluster| cluster.node(0).kill().unwrap()).await;
+    let mut held = 0;
+    let killed = Instant::now();
+    // Beyond the time in which the nodes and the driver take the lost one for dead.
+    for round in 1.. {
+        let started = Instant::now();
+        set_line(&second, "local", "of-second", round).await.unwrap();
+        assert_eq!(lines(&second, "local").await.unwrap(), [("of-second".to_owned(), round)]);
+        let placed = second.place_order(order("local", &["of-second"])).await.unwrap().value;
+        assert_eq!(second.order(placed.order_id).await.unwrap(), Some(placed));
+        second.reserve(hold("of-second")).await.unwrap();
+        held += 2;
+        let full = Freshness::Full;
+        assert!(second.product(&product_id("of-first"), full).await.unwrap().is_some());
+        let query = CategoryQuery {
+            category: category("phones"),
+            min_price: None,
+            max_price: None,
+            descending: false,
+            geo_zone: None,
+            in_stock: false,
+        };
+        let cards = second.category(&query, full, NOW, PageRequest::first(10)).await.unwrap();
+        assert_eq!(cards.items.len(), 2);
+        second.ready().await.unwrap();
+        assert!(started.elapsed() < BUDGET, "round {round} took {:?}", started.elapsed());
+        if killed.elapsed() > BUDGET && round >= 10 {
+            break;
+        }
+    }
+    assert_eq!(units(&second, "of-second").await.unwrap(), (1_000, held));
+    assert_eq!(listed(&second, Some(&user_id("local"))).await.unwrap().len() as u64, held / 2);
+    assert_eq!(second.order(placed.order_id).await.unwrap(), Some(placed));
+    audited(&second).await;
+}
