@@ -23,7 +23,7 @@ pub(crate) const NOW: Timestamp = FakeClock::START;
 pub(crate) const ZONE: &str = "msk";
 const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
 /// What is awaited comes in seconds; machines are slow at times.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(100);
 
 /// One test at a time: they measure how long requests take, and a cluster beside another one slows both.

@@ -33,7 +33,7 @@ async fn a_lost_node_fails_no_request_and_two_lost_nodes_are_told_at_once() {
     let store = CassandraStore::open(options.clone()).await.unwrap();
     stocked(&store, "plenty", 1_000_000).await;
     for goods in [PAUSED, KILLED, LATER] {
-        stocked(&store, goods.hit, 60).await;
+        stocked(&store, goods.hit, 150).await;
     }
 
     // A node that stands still keeps its connections.

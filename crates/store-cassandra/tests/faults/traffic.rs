@@ -16,7 +16,8 @@ use crate::given::{NOW, PATIENCE, eventually, hold, lines, listed, order, set_li
 
 /// A request that takes longer has failed, whatever it answers.
 const BUDGET: Duration = Duration::from_secs(15);
-const SHOPPERS: usize = 6;
+/// As many carts: some of them are kept by the node that is lost.
+const SHOPPERS: usize = 16;
 /// Lines of a cart.
 const LINES: usize = 8;
 
@@ -102,13 +103,18 @@ impl Memory {
     /// All of it is there, and nothing else was promised.
     pub(crate) async fn check(&self, store: &CassandraStore) {
         for told in &self.told {
-            let cart: BTreeMap<String, u32> = lines(store, &told.customer).await.unwrap().into_iter().collect();
+            let cart: BTreeMap<String, u32> =
+                lines(store, &told.customer).await.unwrap().into_iter().collect();
             assert_eq!(cart, told.cart, "{}", told.customer);
             let list = listed(store, Some(&user_id(&told.customer))).await.unwrap();
             assert_eq!(list, told.orders.iter().copied().collect(), "{}", told.customer);
             for id in &told.orders {
                 assert!(store.order(*id).await.unwrap().is_some(), "{id}");
-                assert_eq!(store.order_events(*id).await.unwrap().map(|events| events.len()), Some(1), "{id}");
+                assert_eq!(
+                    store.order_events(*id).await.unwrap().map(|events| events.len()),
+                    Some(1),
+                    "{id}"
+                );
             }
             for id in &told.holds {
                 assert!(store.reservation(*id, NOW).await.unwrap().is_some(), "{id}");
