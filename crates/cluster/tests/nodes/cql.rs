@@ -41,7 +41,13 @@ pub(crate) fn connect_tls(address: Ipv4Addr, ca_pem: &Path) -> io::Result<TlsCli
     for certificate in CertificateDer::pem_file_iter(ca_pem).unwrap() {
         roots.add(certificate.unwrap()).unwrap();
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    // Named, since other crates of the workspace bring a second provider.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let name = ServerName::IpAddress(std::net::IpAddr::from(address).into());
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let socket = connect(address, PATIENCE)?.stream;
