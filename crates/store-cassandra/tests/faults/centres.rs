@@ -42,7 +42,7 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
     let second = CassandraStore::open(there).await.unwrap();
 
     stocked(&first, "of-first", 10).await;
-    stocked(&second, "of-second", 1_000).await;
+    stocked(&second, "of-second", 1_000_000).await;
     let placed = first.place_order(order("traveller", &["of-first"])).await.unwrap().value;
     let found = eventually("the order is read in the other data centre", PATIENCE, async || {
         second.order(placed.order_id).await.unwrap()
@@ -91,7 +91,7 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
             break;
         }
     }
-    assert_eq!(units(&second, "of-second").await.unwrap(), (1_000, held));
+    assert_eq!(units(&second, "of-second").await.unwrap(), (1_000_000, held));
     assert_eq!(listed(&second, Some(&user_id("local"))).await.unwrap().len() as u64, held / 2);
     assert_eq!(second.order(placed.order_id).await.unwrap(), Some(placed));
     audited(&second).await;
