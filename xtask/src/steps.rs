@@ -275,12 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn the_api_meets_the_engine_after_the_model() {
+    fn the_api_meets_the_engines_after_the_model() {
         let order: Vec<_> = names().collect();
-        assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api"]);
-        let api = STEPS.iter().find(|step| step.name == "api").expect("there");
-        let shown = api.action.shown();
-        assert_eq!(shown, "MW_TEST_ENGINE=embedded cargo test -p mw-http --test api --locked");
+        assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster"]);
+        for (name, engine) in [("api", "embedded"), ("cluster", "cassandra")] {
+            let step = STEPS.iter().find(|step| step.name == name).expect("there");
+            let expected = format!("MW_TEST_ENGINE={engine} cargo test -p mw-http --test api --locked");
+            assert_eq!(step.action.shown(), expected);
+            assert_eq!(step.cluster, engine == "cassandra", "{name}");
+        }
     }
 
     #[test]
