@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::{Answer, Change, FigureRow, Place, StoredRow, read_figures, read_row};
+use crate::keeper::{Answer, Change, FIGURES, FigureRow, Place, StoredRow, read_figures, read_row};
 use crate::ledger::{END_OF_TIME, End, Figures, LedgerRow, State};
 use crate::once::Memory;
 use crate::tables::Table;
@@ -38,9 +38,6 @@ pub(crate) struct Statements {
     ended: PreparedStatement,
     next: PreparedStatement,
 }
-
-const FIGURES: &str = "SELECT rev, on_hand, reserved, folded, holds_from, updated_at, marks FROM {} \
-     WHERE product_id = ? AND geo_zone = ? LIMIT 1";
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {

@@ -86,7 +86,7 @@ struct Statements {
     zone: PreparedStatement,
 }
 
-const FIGURES: &str = "SELECT rev, on_hand, reserved, folded, holds_from, updated_at, marks FROM {} \
+pub(crate) const FIGURES: &str = "SELECT rev, on_hand, reserved, folded, holds_from, updated_at, marks FROM {} \
      WHERE product_id = ? AND geo_zone = ? LIMIT 1";
 
 pub(crate) type FigureRow = (
