@@ -20,30 +20,39 @@ const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 /// What failed here is tried again after this time.
 const LEFT_FOR: Duration = Duration::from_secs(1);
-const BEATS_PER_PLANS: u32 = 10;
-const AT_ONCE: usize = 16;
+/// Between two looks at the bucket plans.
+const PLANS: Duration = Duration::from_secs(10);
+/// Intents that are brought to their end at the same time.
+const AT_ONCE: usize = 32;
 
-/// Runs until the store is dropped.
+/// Runs until the store is dropped. Beats do not wait for the work: a process with much to finish would be taken for dead.
 pub(crate) async fn run(store: Weak<CassandraStore>) {
-    let mut ticks = tokio::time::interval(BEAT);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut count = 0_u32;
-    loop {
-        ticks.tick().await;
-        count = count.wrapping_add(1);
-        let Some(store) = store.upgrade() else { return };
+    let beats = repeat(&store, BEAT, async |store| {
         if let Err(error) = store.intents.beat(&store.cql).await {
             tracing::warn!(%error, "show that this process lives");
         }
+    });
+    let work = repeat(&store, BEAT, async |store| {
         if let Err(error) = store.recover_dead().await {
             tracing::warn!(%error, "finish what another process left");
         }
-        Box::pin(store.recover_left()).await;
-        if count.is_multiple_of(BEATS_PER_PLANS)
-            && let Err(error) = store.plans.refresh(&store.cql).await
-        {
+        store.recover_left().await;
+    });
+    let plans = repeat(&store, PLANS, async |store| {
+        if let Err(error) = store.plans.refresh(&store.cql).await {
             tracing::warn!(%error, "read the bucket plans again");
         }
+    });
+    tokio::join!(beats, work, plans);
+}
+
+async fn repeat(store: &Weak<CassandraStore>, every: Duration, work: impl AsyncFn(&CassandraStore)) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(store) = store.upgrade() else { return };
+        work(&store).await;
     }
 }
 
@@ -58,39 +67,56 @@ impl CassandraStore {
             u32::try_from(rank.unwrap_or_default()).unwrap_or_default(),
             u32::try_from(alive.len()).unwrap_or(1),
         );
+        let mut first = Ok(());
         for other in silent {
-            self.recover_process(&other).await?;
+            // What one of them left may be past help, which is no reason to leave the others.
+            first = first.and(self.recover_process(&other).await);
         }
-        Ok(())
+        first
     }
 
+    /// Finishes what a process left, and forgets the process when nothing is left of it.
     async fn recover_process(&self, other: &Other) -> Result<()> {
+        let mut first = Ok(());
         for slot in other.slots() {
-            let mut from = PagingState::start();
-            loop {
-                let (intents, next) = self.intents.of_other(&self.cql, other, slot, from).await?;
-                let ends: Vec<_> = intents.iter().map(|intent| self.finish(intent)).collect();
-                let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
-                while let Some(end) = ends.next().await {
-                    end?;
-                }
-                let Some(next) = next else { break };
-                from = next;
+            let finished = self.recover_slot(other, slot).await;
+            if finished.is_ok() {
+                self.intents.drop_slot(&self.cql, other, slot).await?;
             }
-            self.intents.drop_slot(&self.cql, other, slot).await?;
+            first = first.and(finished);
         }
+        first?;
         self.intents.forget(&self.cql, other).await
+    }
+
+    /// Finishes what can be finished; the error is of the first that could not.
+    async fn recover_slot(&self, other: &Other, slot: i64) -> Result<()> {
+        let mut first = Ok(());
+        let mut from = PagingState::start();
+        loop {
+            let (intents, next) = self.intents.of_other(&self.cql, other, slot, from).await?;
+            let ends: Vec<_> = intents.iter().map(|intent| Box::pin(self.finish(intent))).collect();
+            let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
+            while let Some(end) = ends.next().await {
+                first = first.and(end);
+            }
+            let Some(next) = next else { return first };
+            from = next;
+        }
     }
 
     /// Tries again what failed in this process.
     async fn recover_left(&self) {
-        for intent in self.intents.take_left(LEFT_FOR) {
-            match Box::pin(self.finish(&intent)).await {
-                Ok(()) => self.intents.end(&self.cql, intent).await,
-                Err(error) => {
-                    tracing::debug!(%error, kind = ?intent.kind, "finish what was left");
-                    self.intents.leave(intent);
-                }
+        let left = self.intents.take_left(LEFT_FOR);
+        stream::iter(left).for_each_concurrent(AT_ONCE, |intent| Box::pin(self.finish_left(intent))).await;
+    }
+
+    async fn finish_left(&self, intent: Intent) {
+        match self.finish(&intent).await {
+            Ok(()) => self.intents.end(&self.cql, intent).await,
+            Err(error) => {
+                tracing::debug!(%error, kind = ?intent.kind, "finish what was left");
+                self.intents.leave(intent);
             }
         }
     }

@@ -178,8 +178,16 @@ async fn what_a_dead_process_left_is_finished() {
     };
     store.set_on_hand(set).await.unwrap();
     let never = ImportProduct { product: card("never", "left", 400), op: Uuid::new_v4(), ..half.clone() };
-    shop.leave(vec![("product", change.done()), ("import", payload(&never)), ("import", payload(&half))])
-        .await;
+    // What nobody can read keeps nothing else waiting.
+    let nonsense = vec![0xff; 3];
+    shop.leave(vec![("product", nonsense.clone())]).await;
+    shop.leave(vec![
+        ("import", nonsense),
+        ("product", change.done()),
+        ("import", payload(&never)),
+        ("import", payload(&half)),
+    ])
+    .await;
 
     let expected = [(300, "half".to_owned()), (50_000, "moved".to_owned())];
     let finished = async {

@@ -4,9 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use mw_testkit::cassandra::shared;
+use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
+use scylla::deserialize::row::DeserializeRow;
+use scylla::response::query_result::QueryResult;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 use crate::client::{Call, Client};
 use crate::process::{Ended, Server, mw, run};
@@ -16,19 +20,19 @@ use crate::transfer::{body, export, populate};
 const POLICY: &str = "store.cassandra.policy.stock.gc_grace=3d";
 
 /// A shop of this test's own on the shared cluster.
-struct Shop {
+pub(crate) struct Shop {
     keyspace: String,
     points: String,
 }
 
 impl Shop {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let points: Vec<String> =
             shared().contact_points.iter().map(|point| format!("\"{point}\"")).collect();
         Self { keyspace: format!("mw_{name}_{}", std::process::id()), points: points.join(", ") }
     }
 
-    fn command(&self, arguments: &[&str], sets: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str], sets: &[&str]) -> Command {
         let mut command = mw(arguments);
         let points = format!("store.cassandra.contact_points=[{}]", self.points);
         let keyspace = format!("store.cassandra.keyspace={}", self.keyspace);
@@ -39,26 +43,48 @@ impl Shop {
         command
     }
 
-    fn run(&self, arguments: &[&str], sets: &[&str]) -> Ended {
+    pub(crate) fn run(&self, arguments: &[&str], sets: &[&str]) -> Ended {
         crate::process::ended(self.command(arguments, sets).output().unwrap())
     }
 
-    fn serve(&self, sets: &[&str]) -> Result<Server, Ended> {
+    pub(crate) fn serve(&self, sets: &[&str]) -> Result<Server, Ended> {
         Server::spawn(self.command(&["serve", "--listen", "127.0.0.1:0"], sets))
     }
 }
 
 impl Drop for Shop {
     fn drop(&mut self) {
+        let tables = Tables::of(self);
+        for class in ["", "_carts", "_catalog", "_history"] {
+            tables.run(&format!("DROP KEYSPACE IF EXISTS {{}}{class}"));
+        }
+    }
+}
+
+/// The tables of a shop as they are, behind the binary's back.
+pub(crate) struct Tables {
+    runtime: Runtime,
+    session: Session,
+    keyspace: String,
+}
+
+impl Tables {
+    pub(crate) fn of(shop: &Shop) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let builder = SessionBuilder::new().known_nodes_addr(shared().contact_points);
-            let session = builder.build().await.unwrap();
-            for class in ["", "_carts", "_catalog", "_history"] {
-                let statement = format!("DROP KEYSPACE IF EXISTS {}{class}", self.keyspace);
-                session.query_unpaged(statement, ()).await.unwrap();
-            }
-        });
+        let builder = SessionBuilder::new().known_nodes_addr(shared().contact_points);
+        let session = runtime.block_on(builder.build()).unwrap();
+        Self { runtime, session, keyspace: shop.keyspace.clone() }
+    }
+
+    /// `{}` stands for the keyspace.
+    fn run(&self, statement: &str) -> QueryResult {
+        let statement = statement.replace("{}", &self.keyspace);
+        self.runtime.block_on(self.session.query_unpaged(statement, ())).unwrap()
+    }
+
+    pub(crate) fn rows<R: for<'f, 'm> DeserializeRow<'f, 'm>>(&self, statement: &str) -> Vec<R> {
+        let rows = self.run(statement).into_rows_result().unwrap();
+        rows.rows::<R>().unwrap().collect::<Result<_, _>>().unwrap()
     }
 }
 

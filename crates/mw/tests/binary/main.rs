@@ -19,4 +19,5 @@ mod disk;
 mod mounts;
 mod process;
 mod serve;
+mod takeover;
 mod transfer;

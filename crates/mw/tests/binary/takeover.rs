@@ -1,0 +1,188 @@
+//! A process that is killed on a cluster in the middle of orders, and another one that brings them to their end.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mw_domain::Timestamp;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::cassandra::{Shop, Tables};
+use crate::client::{Call, Client, Reply};
+use crate::process::{Server, until};
+
+/// After this time nothing of a dead process is left half done.
+const RECOVERED: Duration = Duration::from_secs(10);
+/// Each with an order under way when the process dies.
+const CLIENTS: usize = 24;
+/// Orders that were acknowledged by then.
+const ENOUGH: usize = 150;
+const UNITS: u64 = 100_000;
+const PRODUCTS: [&str; 3] = ["hit", "case", "glass"];
+const ZONE: &str = "moscow";
+
+/// An order that a client asked for, and the order that it was told of.
+#[derive(Debug, Clone)]
+struct Asked {
+    call: Call,
+    told: Option<String>,
+}
+
+fn order(client: usize, number: usize) -> Call {
+    // Of several products, so that an order can be cut off with some of them held.
+    let lines = [PRODUCTS[0], PRODUCTS[1 + number % 2]].map(|id| json!({"product_id": id, "quantity": 1}));
+    let body = json!({"user_id": user(client), "geo_zone": ZONE, "lines": lines});
+    Call::new("POST", "/v1/orders").json(body).key(format!("order-{client}-{number}"))
+}
+
+fn user(client: usize) -> String {
+    format!("u-{client}")
+}
+
+fn order_id(reply: &Reply) -> String {
+    reply.body["order_id"].as_str().unwrap_or_else(|| panic!("no order in {reply:?}")).to_owned()
+}
+
+fn stock_up(client: &mut Client) {
+    for product in PRODUCTS {
+        let price = json!({"amount": "100.00", "currency": "RUB"});
+        let card = json!({"name": product, "category": "things", "price": price});
+        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(card));
+        let path = format!("/v1/products/{product}/stock/{ZONE}");
+        client.done(&Call::new("PUT", path).json(json!({"on_hand": UNITS})));
+    }
+}
+
+/// Orders until the process has acknowledged enough of them and is killed; answers when that was.
+fn order_until_killed(server: Server) -> (Vec<Asked>, Instant) {
+    let address = server.address;
+    let asked = Mutex::new(Vec::new());
+    let killed = thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let asked = &asked;
+            scope.spawn(move || {
+                let mut connection = Client::new(address);
+                for number in 0.. {
+                    let call = order(client, number);
+                    let reply = connection.try_call(&call);
+                    let told = reply.as_ref().ok().filter(|reply| reply.is_success()).map(order_id);
+                    asked.lock().unwrap().push(Asked { call, told });
+                    if reply.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let told = || asked.lock().unwrap().iter().filter(|asked: &&Asked| asked.told.is_some()).count();
+        until("orders are acknowledged", || told() >= ENOUGH);
+        let killed = Instant::now();
+        server.kill();
+        killed
+    });
+    (asked.into_inner().unwrap(), killed)
+}
+
+/// Asks until it is done, as a client does that knows its key.
+fn insist(client: &mut Client, call: &Call) -> Reply {
+    let mut last = None;
+    until("an order is placed", || {
+        let reply = client.call(call);
+        let is_done = reply.is_success();
+        last = Some(reply);
+        is_done
+    });
+    last.unwrap()
+}
+
+fn ids(client: &mut Client, path: &str) -> BTreeSet<String> {
+    let items = client.items(path);
+    let ids: BTreeSet<String> =
+        items.iter().map(|order| order["order_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(items.len(), ids.len(), "{path} has an order twice");
+    ids
+}
+
+/// The orders that there are: every view has the same, and the figures are theirs.
+fn whole(client: &mut Client) -> BTreeSet<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let now = Timestamp::from_millis(i64::try_from(now).unwrap());
+    let (from, to) = (now.minus_seconds(86_400).date(), now.plus_seconds(2 * 86_400).date());
+    let by_zone = ids(client, &format!("/v1/orders?from={from}&to={to}&geo_zone={ZONE}"));
+    assert_eq!(ids(client, &format!("/v1/orders?from={from}&to={to}")), by_zone);
+    let by_user = (0..CLIENTS).flat_map(|number| ids(client, &format!("/v1/users/{}/orders", user(number))));
+    assert_eq!(by_user.collect::<BTreeSet<_>>(), by_zone);
+    for id in &by_zone {
+        assert_eq!(client.get(&format!("/v1/orders/{id}")).status, 200, "{id}");
+        assert_eq!(client.items(&format!("/v1/orders/{id}/events")).len(), 1, "{id}");
+    }
+    let reserved = PRODUCTS.map(|product| {
+        let stock = client.get(&format!("/v1/products/{product}/stock/{ZONE}")).body;
+        assert_eq!(stock["on_hand"], UNITS, "{stock}");
+        stock["reserved"].as_u64().unwrap()
+    });
+    let count = by_zone.len() as u64;
+    assert_eq!((reserved[0], reserved[1] + reserved[2]), (count, count), "{reserved:?}");
+    by_zone
+}
+
+fn processes(tables: &Tables) -> Vec<Uuid> {
+    tables.rows::<(Uuid,)>("SELECT process FROM {}.processes").into_iter().map(|(process,)| process).collect()
+}
+
+/// What a process began and nobody has brought to its end.
+fn left_by(tables: &Tables, process: Uuid) -> usize {
+    let rows = tables.rows::<(Uuid,)>("SELECT process FROM {}.intents");
+    rows.into_iter().filter(|(of,)| *of == process).count()
+}
+
+#[test]
+fn what_a_killed_process_left_is_brought_to_its_end_in_ten_seconds() {
+    let shop = Shop::new("takeover");
+    let command = shop.command(&["serve", "--apply-schema", "--listen", "127.0.0.1:0"], &[]);
+    let first = Server::spawn(command).unwrap_or_else(|ended| panic!("{ended:?}"));
+    let tables = Tables::of(&shop);
+    let process = processes(&tables)[0];
+    let second = shop.serve(&[]).unwrap_or_else(|ended| panic!("{ended:?}"));
+    assert_eq!(processes(&tables).len(), 2);
+    stock_up(&mut first.client());
+
+    let (asked, killed) = order_until_killed(first);
+    let left = left_by(&tables, process);
+    assert!(left > 0, "it died in the middle of nothing");
+    let (told, untold): (Vec<Asked>, Vec<Asked>) = asked.into_iter().partition(|asked| asked.told.is_some());
+    assert!(untold.len() >= CLIENTS, "{untold:?}");
+
+    // Half of them ask again at once, while the dead process still counts as alive.
+    let mut client = second.client();
+    let (at_once, later) = untold.split_at(untold.len() / 2);
+    let mut again: Vec<String> =
+        at_once.iter().map(|asked| order_id(&insist(&mut client, &asked.call))).collect();
+
+    let is_forgotten = || !processes(&tables).contains(&process) && left_by(&tables, process) == 0;
+    while !is_forgotten() {
+        assert!(killed.elapsed() < RECOVERED, "after {RECOVERED:?} {} are left", left_by(&tables, process));
+        thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("{} acknowledged, {left} left, brought to their end in {:?}", told.len(), killed.elapsed());
+
+    let found = whole(&mut client);
+    let of_told: BTreeSet<String> = told.iter().filter_map(|asked| asked.told.clone()).collect();
+    let expected: BTreeSet<String> = of_told.iter().chain(&again).cloned().collect();
+    assert!(found.is_superset(&expected), "lost: {:?}", expected.difference(&found));
+
+    again.extend(later.iter().map(|asked| order_id(&insist(&mut client, &asked.call))));
+    let expected: BTreeSet<String> = of_told.iter().chain(&again).cloned().collect();
+    assert_eq!(expected.len(), told.len() + untold.len(), "an order for two keys");
+    assert_eq!(whole(&mut client), expected);
+    for asked in &told {
+        let reply = client.call(&asked.call);
+        assert!(reply.is_replay, "{asked:?}: {reply:?}");
+        assert_eq!(Some(order_id(&reply)), asked.told);
+    }
+
+    let audit = shop.run(&["stock", "audit"], &[]);
+    assert_eq!(audit.code, Some(0), "{audit:?}");
+    assert_eq!(second.stop().code, Some(0));
+}
