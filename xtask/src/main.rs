@@ -4,6 +4,7 @@
 
 mod cargo;
 mod cluster;
+mod counts;
 mod deny;
 mod steps;
 mod test_cluster;
@@ -44,6 +45,18 @@ enum Command {
     /// Start, look at and stop a real Cassandra cluster on this machine
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Count what a request costs in instructions and allocations, and compare with crates/http/counts.toml
+    #[command(
+        after_help = "Fails where a hot route costs more than the file allows. It does not measure time, so \
+                            the machine may be busy.\n\
+                            Needs valgrind, installed with apt-get where that is possible; the first build takes \
+                            minutes, counting one. docs/performance.md says what is counted."
+    )]
+    Counts {
+        /// Write the file anew instead of comparing with it
+        #[arg(long)]
+        write: bool,
+    },
     /// Check licences, advisories and sources of dependencies with cargo-deny
     #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
                             not need it.")]
@@ -59,6 +72,7 @@ fn main() -> ExitCode {
         Command::Test { long, only, list: false } => steps::run_chosen(&only, long),
         Command::Tidy => tidy::run(),
         Command::Cluster(command) => cluster::run(command),
+        Command::Counts { write } => counts::run(write),
         Command::Deny => deny::run(),
     };
     match done {

@@ -1,6 +1,7 @@
 //! What the steps need besides cargo, and what to type where it is missing.
 
-use crate::cargo;
+use crate::{cargo, say};
+use anyhow::Result;
 use std::env;
 use std::process::{Command, Stdio};
 
@@ -10,12 +11,21 @@ pub(crate) enum Tool {
     Clippy,
     CCompiler,
     Deny,
+    Valgrind,
 }
 
 impl Tool {
     /// `None` where the tool is there, else what it is and how to install it.
     pub(crate) fn missing(self) -> Option<&'static str> {
         (!answers(self.probe())).then(|| self.install())
+    }
+
+    /// The same, after an attempt to install it where this program can: with apt-get, as root.
+    pub(crate) fn missing_after_install(self) -> Result<Option<&'static str>> {
+        if let (Self::Valgrind, Some(_)) = (self, self.missing()) {
+            mw_cluster::install_package("valgrind", |line| say(line))?;
+        }
+        Ok(self.missing())
     }
 
     fn probe(self) -> Command {
@@ -28,6 +38,11 @@ impl Tool {
                 command
             }
             Self::Deny => cargo::command("deny --version"),
+            Self::Valgrind => {
+                let mut command = Command::new("valgrind");
+                command.arg("--version");
+                command
+            }
         }
     }
 
@@ -40,6 +55,10 @@ impl Tool {
                  `dnf install gcc` or `xcode-select --install`, or name yours in the variable CC"
             }
             Self::Deny => "cargo-deny is missing: run `cargo install --locked cargo-deny`",
+            Self::Valgrind => {
+                "valgrind is missing (it counts instructions): run `apt-get install valgrind` or \
+                 `dnf install valgrind`"
+            }
         }
     }
 }
@@ -66,7 +85,7 @@ mod tests {
 
     #[test]
     fn every_tool_says_what_to_run() {
-        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Deny] {
+        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Deny, Tool::Valgrind] {
             assert!(tool.install().contains("run `"), "{tool:?}");
         }
     }

@@ -89,8 +89,9 @@ fn answers(program: &Path, argument: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// With apt-get, and only as root: on other machines it does nothing, and the caller says what is missing.
-fn install(package: &str, report: fn(&str)) -> Result<()> {
+/// Installs a package with apt-get, and only as root: on other machines it does nothing, and the caller says what is
+/// missing.
+pub fn install(package: &str, report: fn(&str)) -> Result<()> {
     if !rustix::process::geteuid().is_root() || !answers(Path::new("apt-get"), "--version") {
         return Ok(());
     }

@@ -24,6 +24,7 @@ mod watchdog;
 pub use background::{Background, NodeStatus};
 pub use cluster::Cluster;
 pub use error::{ClusterError, Result};
+pub use java::install as install_package;
 pub use network::Network;
 pub use node::Node;
 pub use options::ClusterOptions;

@@ -1,0 +1,126 @@
+//! `cargo xtask counts`: what a request costs on the hot routes, in instructions and allocations. Counted, not timed, so
+//! that a busy machine gives the same answer as a quiet one.
+
+mod callgrind;
+mod figures;
+
+use crate::tools::Tool;
+use crate::{cargo, say};
+use anyhow::{Context, Result, bail, ensure};
+use figures::{Figures, Usage};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The figures that a change is held against, from the workspace root.
+const FILE: &str = "crates/http/counts.toml";
+
+const BUILD: &str = "test -p mw-http --test counts --no-run --profile counts --locked --message-format json-render-diagnostics";
+
+/// Read by the program: where to leave its figures.
+const REPORT_VARIABLE: &str = "MW_COUNTS_REPORT";
+
+pub(crate) fn run(write: bool) -> Result<()> {
+    if let Some(install) = Tool::Valgrind.missing_after_install()? {
+        bail!("{install}");
+    }
+    let file = cargo::root().join(FILE);
+    let kept = if write { None } else { Some(read(&file)?) };
+    let program = build()?;
+    let folder = program.with_file_name("callgrind");
+    say(format_args!("counting, which takes a minute"));
+    let counted = count(&program, &folder)?;
+    say(format_args!("profiles for callgrind_annotate are in {}", folder.display()));
+    let Some(kept) = kept else {
+        fs::write(&file, counted.file()).with_context(|| format!("write {}", file.display()))?;
+        say(format_args!("{}\nwrote {FILE}", counted.file()));
+        return Ok(());
+    };
+    let comparison = kept.compare(&counted);
+    say(format_args!("{}", comparison.table()));
+    if comparison.is_better() {
+        say(format_args!("cheaper than {FILE} says: keep it so with `cargo xtask counts --write`"));
+    }
+    ensure!(
+        !comparison.is_worse(),
+        "a request costs more than {FILE} allows: look at the profile of its route, or accept the new \
+         figures with `cargo xtask counts --write` and say why in the commit"
+    );
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Figures> {
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("read {FILE} (`cargo xtask counts --write` makes it)"))?;
+    Figures::parse(&text).with_context(|| format!("read {FILE}"))
+}
+
+/// A line of what cargo says while it builds.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+}
+
+fn build() -> Result<PathBuf> {
+    let output = cargo::command(BUILD).stderr(Stdio::inherit()).output().context("run cargo")?;
+    ensure!(output.status.success(), "build the program that is counted: cargo ended with {}", output.status);
+    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no program")
+}
+
+fn executable(said: &str) -> Option<PathBuf> {
+    said.lines()
+        .filter_map(|line| serde_json::from_str::<Built>(line).ok())
+        .find_map(|built| built.executable)
+}
+
+/// Runs the program under callgrind, and leaves a profile a route in `folder`.
+fn count(program: &Path, folder: &Path) -> Result<Figures> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let report = folder.join("report.tsv");
+    let output = Command::new("valgrind")
+        .args(callgrind::arguments(folder))
+        .arg(program)
+        .current_dir(cargo::root())
+        .env(REPORT_VARIABLE, &report)
+        .stdin(Stdio::null())
+        .output()
+        .context("run valgrind")?;
+    ensure!(
+        output.status.success(),
+        "count: valgrind ended with {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report = fs::read_to_string(&report).context("read what the program counted")?;
+    let usages = Usage::parse_all(&report)?;
+    let mut figures = Figures::default();
+    for (index, usage) in usages.iter().enumerate() {
+        let instructions = callgrind::of_route(folder, index, &usage.route)?;
+        figures.push(usage, instructions);
+    }
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_among_what_cargo_says() {
+        let said = "not json\n\
+                    {\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                    {\"reason\":\"compiler-artifact\",\"executable\":\"/t/counts-1\"}\n\
+                    {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(said), Some(PathBuf::from("/t/counts-1")));
+        assert_eq!(executable("{\"reason\":\"build-finished\",\"success\":true}\n"), None);
+    }
+
+    #[test]
+    fn the_committed_file_can_be_read() {
+        read(&cargo::root().join(FILE)).expect("read");
+    }
+}
