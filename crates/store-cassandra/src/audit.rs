@@ -13,10 +13,9 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::Place;
+use crate::keeper::{Operation, Place};
 use crate::ledger::{END_OF_TIME, State};
 use crate::tables::Table;
-use crate::time::from_cql;
 
 const PAGE: i32 = 1_000;
 
@@ -29,8 +28,7 @@ type AuditRow = (
     Option<i64>,
     Option<CqlTimestamp>,
     Option<Uuid>,
-    Option<String>,
-    Option<i64>,
+    Option<Operation>,
 );
 
 #[derive(Debug)]
@@ -42,7 +40,7 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let columns =
-            "SELECT product_id, geo_zone, on_hand, reserved, folded, until, op_id, state, quantity FROM {}";
+            "SELECT product_id, geo_zone, on_hand, reserved, folded, until, op_id, operation FROM {}";
         let one = format!("{columns} WHERE product_id = ? AND geo_zone = ?");
         let mut all = cql.prepare(Table::Stock, Access::Read, columns).await?;
         let mut one = cql.prepare(Table::Stock, Access::Read, &one).await?;
@@ -134,7 +132,7 @@ impl CassandraStore {
     }
 
     async fn add(&self, sum: &mut Option<Sum>, row: AuditRow, holders: &mut Holders) -> Result<()> {
-        let (product, zone, on_hand, reserved, folded, until, op_id, state, quantity) = row;
+        let (product, zone, on_hand, reserved, folded, until, op_id, operation) = row;
         let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
         let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
         if sum.is_none() {
@@ -149,18 +147,16 @@ impl CassandraStore {
             });
         }
         // A partition without rows is shown as one row of figures alone.
-        let (Some(sum), Some(until), Some(op_id), Some(state), Some(quantity)) =
-            (sum, until, op_id, state, quantity)
-        else {
+        let (Some(sum), Some(until), Some(op_id), Some(operation)) = (sum, until, op_id, operation) else {
             return Ok(());
         };
-        let state = State::named(&state)?;
-        let effect = state.effect(quantity);
+        let row = operation.row(until, op_id)?;
+        let effect = row.state.effect(row.quantity);
         sum.movements += 1;
         sum.ledger.on_hand += effect.on_hand;
         sum.ledger.reserved += effect.reserved;
-        if state == State::Held && self.has_right(op_id, from_cql(until) == END_OF_TIME, holders).await? {
-            sum.held += u64::try_from(quantity).map_err(|_| corrupt())?;
+        if row.state == State::Held && self.has_right(op_id, row.until == END_OF_TIME, holders).await? {
+            sum.held += u64::try_from(row.quantity).map_err(|_| corrupt())?;
         }
         Ok(())
     }

@@ -275,11 +275,10 @@ impl Cql {
     }
 
     /// Statements of one partition, at least one of them conditional: all of them or none. `Err` is surely not applied.
-    pub(crate) async fn cas_batch<'a>(
+    pub(crate) async fn cas_batch<V: SerializeRow>(
         &self,
-        rows: impl AsRef<[(&'a PreparedStatement, Row)]>,
+        rows: &[(&PreparedStatement, V)],
     ) -> Result<Verdict> {
-        let rows = rows.as_ref();
         let Some((statement, first)) = rows.first() else { return Ok(Verdict::Applied) };
         let token = statement.calculate_token(first).ok().flatten();
         let mut batch = Batch::new(BatchType::Unlogged);

@@ -24,6 +24,7 @@ pub mod policy;
 mod products;
 mod records;
 mod recover;
+mod registers;
 mod replicas;
 mod reservations;
 mod scan;

@@ -1,7 +1,7 @@
 //! Doing a thing once: keys of requests, claimed before the effect and told the answer after it.
 //!
-//! A key is claimed by a conditional write that also names the operation (`op_id`). Whoever finds a claim without an
-//! answer does the operation again under the same id: every effect looks for its id first, so doing it again finds what
+//! A key is claimed by a conditional write that also names the operation (`op_id`). Keys share partitions by their hash, so
+//! that those who come at the same time are claimed by one write. Whoever finds a claim without an answer does the operation again under the same id: every effect looks for its id first, so doing it again finds what
 //! was done and finishes the rest. The answer is a cell of its own that is only ever written with one value.
 
 use mw_codec::once::{decode_outcome, encode_outcome};
@@ -10,16 +10,21 @@ use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_store::once::{Outcome, Remembered};
 use mw_store::{Done, Once, Refusal, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::CassandraStore;
-use crate::cql::{Access, Cql};
+use crate::cql::{Access, Cql, Row};
 use crate::outcome::Verdict;
+use crate::registers::Registers;
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql, ttl_seconds};
 
 /// Rounds of claiming before giving up; each is lost to somebody else who got further.
 const ROUNDS: usize = 16;
+/// Partitions of keys. Few enough that a crowd meets in them; a day of a large shop is some megabytes in each.
+const SHARDS: u8 = 64;
 
 /// What a key says to somebody who comes with it.
 #[derive(Debug)]
@@ -36,67 +41,107 @@ pub(crate) type Memory<T> = (fn(&T) -> Outcome, fn(Outcome) -> Option<T>);
 #[derive(Debug)]
 pub(crate) struct Claims {
     read: PreparedStatement,
-    insert: PreparedStatement,
-    take_over: PreparedStatement,
-    answer: PreparedStatement,
-    free: PreparedStatement,
+    insert: Arc<PreparedStatement>,
+    take_over: Arc<PreparedStatement>,
+    answer: Arc<PreparedStatement>,
+    free: Arc<PreparedStatement>,
+    registers: Registers<i32, String>,
 }
 
 type KeyRow = (Option<Vec<u8>>, Option<Uuid>, Option<scylla::value::CqlTimestamp>, Option<Vec<u8>>);
 
+/// The partition of a key. Every process must find the same.
+fn shard_of(key: &str) -> i32 {
+    let first = Sha256::digest(key.as_bytes()).first().copied().unwrap_or_default();
+    i32::from(first % SHARDS)
+}
+
 impl Claims {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::IdempotencyKeys;
+        let conditional = async |text| cql.prepare(table, Access::Cas, text).await.map(Arc::new);
         Ok(Self {
             read: cql
                 .prepare(
                     table,
                     Access::Serial,
-                    "SELECT fingerprint, op_id, keep_until, outcome FROM {} WHERE key = ?",
+                    "SELECT fingerprint, op_id, keep_until, outcome FROM {} WHERE shard = ? AND key = ?",
                 )
                 .await?,
-            insert: cql
-                .prepare(
-                    table,
-                    Access::Cas,
-                    "INSERT INTO {} (key, fingerprint, op_id, keep_until) VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL ?",
-                )
-                .await?,
-            take_over: cql
-                .prepare(
-                    table,
-                    Access::Cas,
-                    "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = null WHERE key = ? IF op_id = ?",
-                )
-                .await?,
-            answer: cql
-                .prepare(
-                    table,
-                    Access::Cas,
-                    "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = ? WHERE key = ? IF op_id = ?",
-                )
-                .await?,
-            free: cql.prepare(table, Access::Cas, "DELETE FROM {} WHERE key = ? IF op_id = ?").await?,
+            insert: conditional(
+                "INSERT INTO {} (shard, key, fingerprint, op_id, keep_until) VALUES (?, ?, ?, ?, ?) \
+                 IF NOT EXISTS USING TTL ?",
+            )
+            .await?,
+            take_over: conditional(
+                "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = null \
+                 WHERE shard = ? AND key = ? IF op_id = ?",
+            )
+            .await?,
+            answer: conditional(
+                "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = ? \
+                 WHERE shard = ? AND key = ? IF op_id = ?",
+            )
+            .await?,
+            free: conditional("DELETE FROM {} WHERE shard = ? AND key = ? IF op_id = ?").await?,
+            registers: Registers::default(),
         })
     }
 
+    async fn read(&self, cql: &Cql, key: &str) -> Result<Option<KeyRow>> {
+        cql.first(&self.read, (shard_of(key), key)).await
+    }
+
+    /// Writes on the condition that the key's row says what it should, together with others of the same shard.
+    async fn cas(
+        &self,
+        cql: &Arc<Cql>,
+        once: &Once,
+        statement: &Arc<PreparedStatement>,
+        row: Row,
+    ) -> Result<Verdict> {
+        let key = once.key.as_str();
+        self.registers.cas(cql, shard_of(key), key.to_owned(), vec![(Arc::clone(statement), row)]).await
+    }
+
+    async fn insert(&self, cql: &Arc<Cql>, once: &Once, op_id: Uuid, ttl: i32) -> Result<Verdict> {
+        let key = once.key.as_str();
+        let fingerprint = once.fingerprint.0.to_vec();
+        let row = (shard_of(key), key.to_owned(), fingerprint, op_id, to_cql(once.keep_until), ttl);
+        self.cas(cql, once, &self.insert, Box::new(row)).await
+    }
+
+    async fn take_over(
+        &self,
+        cql: &Arc<Cql>,
+        once: &Once,
+        op_id: Uuid,
+        holder: Uuid,
+        ttl: i32,
+    ) -> Result<Verdict> {
+        let key = once.key.as_str();
+        let fingerprint = once.fingerprint.0.to_vec();
+        let row = (ttl, fingerprint, op_id, to_cql(once.keep_until), shard_of(key), key.to_owned(), holder);
+        self.cas(cql, once, &self.take_over, Box::new(row)).await
+    }
+
     /// Claims a key for the operation `op_id`, or tells what is known of it.
-    pub(crate) async fn claim(&self, cql: &Cql, once: &Once, op_id: Uuid, now: Timestamp) -> Result<Claim> {
+    pub(crate) async fn claim(
+        &self,
+        cql: &Arc<Cql>,
+        once: &Once,
+        op_id: Uuid,
+        now: Timestamp,
+    ) -> Result<Claim> {
         let mut maybe_mine = false;
         for _ in 0..ROUNDS {
-            let values = (
-                once.key.as_str(),
-                &once.fingerprint.0[..],
-                op_id,
-                to_cql(once.keep_until),
-                ttl_seconds(now, once.keep_until),
-            );
-            match cql.cas(&self.insert, values).await? {
+            let ttl = ttl_seconds(now, once.keep_until);
+            match self.insert(cql, once, op_id, ttl).await? {
                 Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
                 Verdict::Unknown => maybe_mine = true,
                 Verdict::NotApplied => {}
             }
-            let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+            let row = self.read(cql, once.key.as_str()).await?;
             let Some((Some(fingerprint), Some(holder), Some(keep_until), answer)) = row else {
                 continue;
             };
@@ -104,15 +149,7 @@ impl Claims {
                 return Ok(Claim::Do { op_id, maybe_done: !maybe_mine });
             }
             if now >= from_cql(keep_until) {
-                let values = (
-                    ttl_seconds(now, once.keep_until),
-                    &once.fingerprint.0[..],
-                    op_id,
-                    to_cql(once.keep_until),
-                    once.key.as_str(),
-                    holder,
-                );
-                match cql.cas(&self.take_over, values).await? {
+                match self.take_over(cql, once, op_id, holder, ttl).await? {
                     Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
                     Verdict::Unknown | Verdict::NotApplied => continue,
                 }
@@ -130,7 +167,7 @@ impl Claims {
 
     /// What a key says without claiming it; `None` where it is free.
     pub(crate) async fn look(&self, cql: &Cql, once: &Once, now: Timestamp) -> Result<Option<Claim>> {
-        let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+        let row = self.read(cql, once.key.as_str()).await?;
         let Some((Some(fingerprint), Some(op_id), Some(keep_until), answer)) = row else {
             return Ok(None);
         };
@@ -149,23 +186,24 @@ impl Claims {
     /// Remembers the answer of an operation that was done.
     pub(crate) async fn answer(
         &self,
-        cql: &Cql,
+        cql: &Arc<Cql>,
         once: &Once,
         op_id: Uuid,
         now: Timestamp,
         outcome: &Outcome,
     ) -> Result<()> {
-        let bytes = encode_outcome(outcome);
-        let values = (
+        let key = once.key.as_str();
+        let row = (
             ttl_seconds(now, once.keep_until),
-            &once.fingerprint.0[..],
+            once.fingerprint.0.to_vec(),
             op_id,
             to_cql(once.keep_until),
-            bytes,
-            once.key.as_str(),
+            encode_outcome(outcome),
+            shard_of(key),
+            key.to_owned(),
             op_id,
         );
-        match cql.cas(&self.answer, values).await? {
+        match self.cas(cql, once, &self.answer, Box::new(row)).await? {
             Verdict::Applied | Verdict::NotApplied => Ok(()),
             Verdict::Unknown => {
                 Err(StoreError::Ambiguous("the answer of a key was not remembered".to_owned()))
@@ -174,7 +212,7 @@ impl Claims {
     }
 
     /// Takes in a key of another store with its answer, in place of what the key says here.
-    pub(crate) async fn keep(&self, cql: &Cql, remembered: &Remembered) -> Result<()> {
+    pub(crate) async fn keep(&self, cql: &Arc<Cql>, remembered: &Remembered) -> Result<()> {
         let Remembered { once, outcome } = remembered;
         let op_id = match outcome {
             Outcome::Placed(order_id) => order_id.uuid(),
@@ -182,19 +220,12 @@ impl Claims {
         };
         let claimed_at = once.keep_until.plus_seconds(-IDEMPOTENCY_HOURS * 3_600);
         for _ in 0..ROUNDS {
-            let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
+            let row = self.read(cql, once.key.as_str()).await?;
             let ttl = ttl_seconds(claimed_at, once.keep_until);
-            let (fingerprint, keep_until) = (&once.fingerprint.0[..], to_cql(once.keep_until));
             let verdict = match row.and_then(|(_, holder, ..)| holder) {
                 Some(holder) if holder == op_id => Verdict::Applied,
-                Some(holder) => {
-                    let values = (ttl, fingerprint, op_id, keep_until, once.key.as_str(), holder);
-                    cql.cas(&self.take_over, values).await?
-                }
-                None => {
-                    let values = (once.key.as_str(), fingerprint, op_id, keep_until, ttl);
-                    cql.cas(&self.insert, values).await?
-                }
+                Some(holder) => self.take_over(cql, once, op_id, holder, ttl).await?,
+                None => self.insert(cql, once, op_id, ttl).await?,
             };
             if verdict == Verdict::Applied {
                 return self.answer(cql, once, op_id, claimed_at, outcome).await;
@@ -204,18 +235,17 @@ impl Claims {
     }
 
     /// Gives back the key of an operation that was refused.
-    pub(crate) async fn free(&self, cql: &Cql, once: &Once, op_id: Uuid) -> Result<()> {
-        match cql.cas(&self.free, (once.key.as_str(), op_id)).await? {
+    pub(crate) async fn free(&self, cql: &Arc<Cql>, once: &Once, op_id: Uuid) -> Result<()> {
+        let key = once.key.as_str();
+        let row = || Box::new((shard_of(key), key.to_owned(), op_id));
+        match self.cas(cql, once, &self.free, row()).await? {
             Verdict::Applied | Verdict::NotApplied => Ok(()),
-            Verdict::Unknown => {
-                let row: Option<KeyRow> = cql.first(&self.read, (once.key.as_str(),)).await?;
-                match row {
-                    Some((_, Some(holder), _, None)) if holder == op_id => {
-                        cql.cas(&self.free, (once.key.as_str(), op_id)).await.map(drop)
-                    }
-                    _ => Ok(()),
+            Verdict::Unknown => match self.read(cql, key).await? {
+                Some((_, Some(holder), _, None)) if holder == op_id => {
+                    self.cas(cql, once, &self.free, row()).await.map(drop)
                 }
-            }
+                _ => Ok(()),
+            },
         }
     }
 }

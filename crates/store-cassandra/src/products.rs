@@ -58,7 +58,7 @@ impl Statements {
                 .prepare(
                     Table::Stock,
                     Access::Serial,
-                    "SELECT quantity FROM {} WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id = ?",
+                    "SELECT until, op_id, operation FROM {} WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id = ?",
                 )
                 .await?,
             scan: scan::prepare(cql, table, COLUMNS).await?,

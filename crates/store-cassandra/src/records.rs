@@ -28,7 +28,7 @@ const SOURCES: [(Table, &str); 8] = [
     (Table::CartChanges, "owner_id"),
     (Table::SessionsById, "session_id"),
     (Table::Reservations, "slot"),
-    (Table::OrderById, "order_id"),
+    (Table::OrderById, "slot"),
     (Table::IdempotencyKeys, "key"),
 ];
 

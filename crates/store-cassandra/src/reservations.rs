@@ -42,18 +42,17 @@ struct DemandValue {
     quantity: i32,
 }
 
-type InsertRow = (i64, Uuid, String, Vec<DemandValue>, &'static str, CqlTimestamp, CqlTimestamp, i32);
-type StoredReservation =
-    (Option<String>, Option<Vec<DemandValue>>, Option<String>, Option<CqlTimestamp>, Option<CqlTimestamp>);
+/// What never changes of a reservation.
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+struct Hold {
+    geo_zone: String,
+    lines: Vec<DemandValue>,
+    created_at: CqlTimestamp,
+    expires_at: CqlTimestamp,
+}
 
-type ScannedReservation = (
-    Uuid,
-    Option<String>,
-    Option<Vec<DemandValue>>,
-    Option<String>,
-    Option<CqlTimestamp>,
-    Option<CqlTimestamp>,
-);
+type InsertRow = (i64, Uuid, Hold, &'static str, i32);
+type StoredReservation = (Uuid, Option<Hold>, Option<String>);
 
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -66,17 +65,16 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Reservations;
-        let columns = "reservation_id, geo_zone, lines, status, created_at, expires_at";
-        let insert = "INSERT INTO {} (slot, reservation_id, geo_zone, lines, status, created_at, expires_at) \
-             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1 AND TTL ?";
+        let columns = "reservation_id, hold, status";
+        let insert = "INSERT INTO {} (slot, reservation_id, hold, status) VALUES (?, ?, ?, ?) \
+             USING TIMESTAMP 1 AND TTL ?";
         let close =
             "UPDATE {} USING TIMESTAMP 2 AND TTL ? SET status = ? WHERE slot = ? AND reservation_id = ?";
-        let read = "SELECT geo_zone, lines, status, created_at, expires_at FROM {} \
-             WHERE slot = ? AND reservation_id = ?";
+        let read = format!("SELECT {columns} FROM {{}} WHERE slot = ? AND reservation_id = ?");
         Ok(Self {
             insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
             close: Gather::new(cql.prepare(table, Access::Write, close).await?),
-            read: cql.prepare(table, Access::Read, read).await?,
+            read: cql.prepare(table, Access::Read, &read).await?,
             scan: scan::prepare(cql, table, columns).await?,
         })
     }
@@ -231,10 +229,9 @@ impl CassandraStore {
 
     /// Every reservation.
     pub(crate) async fn export_reservations(&self, into: &mut Spool) -> Result<()> {
-        let mut rows: Scan<'_, ScannedReservation> = Scan::new(&self.cql, &self.reservations.scan);
-        while let Some((id, zone, lines, status, created_at, expires_at)) = rows.next().await? {
-            let row = (zone, lines, status, created_at, expires_at);
-            if let Some(reservation) = read_reservation(ReservationId::new(id), row)? {
+        let mut rows: Scan<'_, StoredReservation> = Scan::new(&self.cql, &self.reservations.scan);
+        while let Some(row) = rows.next().await? {
+            if let Some(reservation) = read_reservation(row)? {
                 into.push(&Record::Reservation(reservation))?;
             }
         }
@@ -261,16 +258,14 @@ impl CassandraStore {
                 quantity: i32::try_from(line.quantity).unwrap_or(i32::MAX),
             })
             .collect();
-        let row = (
-            slot,
-            id.uuid(),
-            reservation.geo_zone.as_str().to_owned(),
+        let hold = Hold {
+            geo_zone: reservation.geo_zone.as_str().to_owned(),
             lines,
-            status_name(ReservationStatus::Held),
-            to_cql(reservation.created_at),
-            to_cql(reservation.expires_at),
-            ttl_seconds(now, reservation.forgotten_at()),
-        );
+            created_at: to_cql(reservation.created_at),
+            expires_at: to_cql(reservation.expires_at),
+        };
+        let ttl = ttl_seconds(now, reservation.forgotten_at());
+        let row = (slot, id.uuid(), hold, status_name(ReservationStatus::Held), ttl);
         self.reservations.insert.write(&self.cql, slot, row).await
     }
 
@@ -341,7 +336,7 @@ impl CassandraStore {
     pub(crate) async fn stored_reservation(&self, id: ReservationId) -> Result<Option<Reservation>> {
         let values = (slot_of(id), id.uuid());
         let row: Option<StoredReservation> = self.cql.first(&self.reservations.read, values).await?;
-        row.map_or(Ok(None), |row| read_reservation(id, row))
+        row.map_or(Ok(None), read_reservation)
     }
 
     pub(crate) async fn known_reservation(
@@ -450,9 +445,9 @@ impl CassandraStore {
     }
 }
 
-fn read_reservation(id: ReservationId, row: StoredReservation) -> Result<Option<Reservation>> {
+fn read_reservation((id, hold, status): StoredReservation) -> Result<Option<Reservation>> {
     let corrupt = || StoreError::Corrupt(format!("reservation {id}"));
-    let (Some(zone), Some(lines), Some(status), Some(created_at), Some(expires_at)) = row else {
+    let (Some(Hold { geo_zone, lines, created_at, expires_at }), Some(status)) = (hold, status) else {
         return Err(corrupt());
     };
     let Some(status) = read_status(&status)? else { return Ok(None) };
@@ -461,8 +456,8 @@ fn read_reservation(id: ReservationId, row: StoredReservation) -> Result<Option<
         Ok(Demand { product_id, quantity: u32::try_from(line.quantity).map_err(|_| corrupt())? })
     });
     Ok(Some(Reservation {
-        reservation_id: id,
-        geo_zone: GeoZone::parse(&zone).map_err(|_| corrupt())?,
+        reservation_id: ReservationId::new(id),
+        geo_zone: GeoZone::parse(&geo_zone).map_err(|_| corrupt())?,
         lines: lines.collect::<Result<_>>()?,
         status,
         created_at: from_cql(created_at),

@@ -8,7 +8,6 @@ use mw_store::stock::{Adjust, Audit, Reserve, SetOnHand};
 use mw_store::{Done, Freshness, Once, Refusal, Result, Stock, StoreError};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
-use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use crate::CassandraStore;
@@ -43,9 +42,9 @@ impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Stock;
         let zones = "SELECT geo_zone FROM {} WHERE product_id = ? LIMIT ?";
-        let ended = "SELECT until, op_id, state, quantity, at, note FROM {} \
-             WHERE product_id = ? AND geo_zone = ? AND until <= ?";
-        let next = "SELECT until, state FROM {} \
+        let ended =
+            "SELECT until, op_id, operation FROM {} WHERE product_id = ? AND geo_zone = ? AND until <= ?";
+        let next = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until > ? AND until < ? LIMIT ?";
         Ok(Self {
             figures: cql.prepare(table, Access::Read, FIGURES).await?,
@@ -135,11 +134,12 @@ impl CassandraStore {
         let Some(figures) = self.figures(place, Freshness::Full).await? else { return Ok(()) };
         let (product_id, geo_zone) = (place.product_id.as_str(), place.geo_zone.as_str());
         let values = (product_id, geo_zone, to_cql(now), to_cql(END_OF_TIME), NEXT_MAX);
-        let rows: Vec<(CqlTimestamp, Option<String>)> = self.cql.rows(&self.stock.next, values).await?;
-        let held = |state: &Option<String>| state.as_deref() == Some(State::Held.name());
+        let rows: Vec<StoredRow> = self.cql.rows(&self.stock.next, values).await?;
+        let rows: Vec<LedgerRow> = rows.into_iter().map(read_row).collect::<Result<_>>()?;
         let is_cut = rows.len() == usize::try_from(NEXT_MAX).unwrap_or_default();
-        let next = rows.iter().find(|(_, state)| held(state)).or_else(|| rows.last().filter(|_| is_cut));
-        let to = next.map(|(until, _)| crate::time::from_cql(*until));
+        let next =
+            rows.iter().find(|row| row.state == State::Held).or_else(|| rows.last().filter(|_| is_cut));
+        let to = next.map(|row| row.until);
         let bound = Change::Bound { to, rev: figures.rev.unwrap_or_default() };
         self.keepers.ask(&self.cql, place, bound, now).await.map(drop)
     }

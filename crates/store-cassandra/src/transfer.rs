@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::{Answer, Change, Place, Replacement, RowKey};
+use crate::keeper::{Answer, Change, Operation, Place, Replacement, RowKey};
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
-use crate::orders::{ScannedOrder, read_scanned};
+use crate::orders::{OwnRow, read_scanned};
 use crate::records::Spool;
 use crate::scan::{self, Scan};
 use crate::tables::Table;
@@ -38,10 +38,7 @@ type ScannedStock = (
     Option<CqlTimestamp>,
     Option<CqlTimestamp>,
     Option<Uuid>,
-    Option<String>,
-    Option<i64>,
-    Option<CqlTimestamp>,
-    Option<String>,
+    Option<Operation>,
 );
 
 type ScannedKey = (String, Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, Option<Vec<u8>>);
@@ -55,8 +52,7 @@ pub(crate) struct Statements {
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let stock = "product_id, geo_zone, on_hand, reserved, folded, updated_at, until, op_id, state, \
-             quantity, at, note";
+        let stock = "product_id, geo_zone, on_hand, reserved, folded, updated_at, until, op_id, operation";
         let rows = "SELECT until, op_id FROM {} WHERE product_id = ? AND geo_zone = ?";
         let keys = "key, fingerprint, op_id, keep_until, outcome";
         Ok(Self {
@@ -159,7 +155,7 @@ impl CassandraStore {
 
     /// Every order, with its events oldest first.
     pub(crate) async fn export_orders(&self, into: &mut Spool) -> Result<()> {
-        let mut rows: Scan<'_, ScannedOrder> = Scan::new(&self.cql, self.order_scan());
+        let mut rows: Scan<'_, OwnRow> = Scan::new(&self.cql, self.order_scan());
         while let Some(group) = rows.group(|a, b| a.order_id == b.order_id).await? {
             if let Some((order, events)) = read_scanned(group)? {
                 into.push(&Record::Order { order, events })?;
@@ -174,7 +170,7 @@ fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
     let mut sum: Option<(ZoneStock, i64)> = None;
     let mut holds = Vec::new();
     for row in group {
-        let (product, zone, on_hand, reserved, folded, updated_at, _, op_id, state, quantity, at, _) = row;
+        let (product, zone, on_hand, reserved, folded, updated_at, until, op_id, operation) = row;
         let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
         let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
         if sum.is_none() {
@@ -186,17 +182,15 @@ fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
             };
             sum = Some((stock, folded.unwrap_or_default()));
         }
-        let (Some((_, total)), Some(op), Some(state), Some(quantity), Some(at)) =
-            (&mut sum, op_id, state, quantity, at)
+        let (Some((_, total)), Some(until), Some(op), Some(operation)) = (&mut sum, until, op_id, operation)
         else {
             continue;
         };
-        let state = State::named(&state)?;
-        let effect = state.effect(quantity);
+        let row = operation.row(until, op)?;
+        let effect = row.state.effect(row.quantity);
         *total += effect.on_hand;
-        if state == State::Held {
-            let (at, cause) = (from_cql(at), Cause::Hold);
-            holds.push(Movement { at, op, cause, delta: effect, note: None });
+        if row.state == State::Held {
+            holds.push(Movement { at: row.at, op, cause: Cause::Hold, delta: effect, note: None });
         }
     }
     let (stock, total) = sum.ok_or_else(|| StoreError::Corrupt("stock without rows".to_owned()))?;

@@ -36,7 +36,7 @@ struct Grown {
 
 impl Upkeeping {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let rows = "SELECT until, op_id, state, quantity, at, note FROM {} \
+        let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until >= ?";
         Ok(Self {
             ready: cql.prepare(Table::Settings, Access::Read, "SELECT value FROM {} WHERE name = ?").await?,

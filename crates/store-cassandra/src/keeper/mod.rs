@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use mw_domain::{Level, Timestamp};
 use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
-use scylla::value::{CqlTimestamp, MaybeUnset};
+use scylla::value::CqlTimestamp;
+use scylla::{DeserializeValue, SerializeValue};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -120,10 +121,9 @@ impl Keepers {
         let table = Table::Stock;
         let guard = "UPDATE {} SET rev = ?, on_hand = ?, reserved = ?, folded = ?, holds_from = ?, \
              updated_at = ?, marks = ? WHERE product_id = ? AND geo_zone = ? IF rev = ?";
-        let rows = "SELECT until, op_id, state, quantity, at, note FROM {} \
+        let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND (until, op_id) IN ?";
-        let put = "INSERT INTO {} (product_id, geo_zone, until, op_id, state, quantity, at, note) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+        let put = "INSERT INTO {} (product_id, geo_zone, until, op_id, operation) VALUES (?, ?, ?, ?, ?)";
         let remove = "DELETE FROM {} WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id = ?";
         let zone = "INSERT INTO {} (product_id, geo_zone) VALUES (?, ?)";
         let statements = Statements {
@@ -383,16 +383,7 @@ impl Keeper {
             match row {
                 Some(row) => rows.push((
                     &self.statements.put,
-                    Box::new((
-                        place.0,
-                        place.1,
-                        to_cql(*until),
-                        *op_id,
-                        row.state.name(),
-                        row.quantity,
-                        to_cql(row.at),
-                        row.note.clone().map_or(MaybeUnset::Unset, MaybeUnset::Set),
-                    )),
+                    Box::new((place.0, place.1, to_cql(*until), *op_id, Operation::of(row))),
                 )),
                 None => {
                     rows.push((
@@ -438,20 +429,40 @@ async fn back_off(round: usize) {
     tokio::time::sleep(Duration::from_micros(most * (500 + share * 8))).await;
 }
 
-pub(crate) type StoredRow =
-    (CqlTimestamp, Uuid, Option<String>, Option<i64>, Option<CqlTimestamp>, Option<String>);
+/// What a row of the ledger says, apart from its key.
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+pub(crate) struct Operation {
+    state: String,
+    quantity: i64,
+    at: CqlTimestamp,
+    note: Option<String>,
+}
 
-pub(crate) fn read_row(row: StoredRow) -> Result<LedgerRow> {
-    let (until, op_id, state, quantity, at, note) = row;
-    let (Some(state), Some(quantity), Some(at)) = (state, quantity, at) else {
-        return Err(StoreError::Corrupt(format!("the stock row of {op_id}")));
-    };
-    Ok(LedgerRow {
-        until: from_cql(until),
-        op_id,
-        state: State::named(&state)?,
-        quantity,
-        at: from_cql(at),
-        note,
-    })
+impl Operation {
+    fn of(row: &LedgerRow) -> Self {
+        Self {
+            state: row.state.name().to_owned(),
+            quantity: row.quantity,
+            at: to_cql(row.at),
+            note: row.note.clone(),
+        }
+    }
+
+    pub(crate) fn row(self, until: CqlTimestamp, op_id: Uuid) -> Result<LedgerRow> {
+        Ok(LedgerRow {
+            until: from_cql(until),
+            op_id,
+            state: State::named(&self.state)?,
+            quantity: self.quantity,
+            at: from_cql(self.at),
+            note: self.note,
+        })
+    }
+}
+
+pub(crate) type StoredRow = (CqlTimestamp, Uuid, Option<Operation>);
+
+pub(crate) fn read_row((until, op_id, operation): StoredRow) -> Result<LedgerRow> {
+    let operation = operation.ok_or_else(|| StoreError::Corrupt(format!("the stock row of {op_id}")))?;
+    operation.row(until, op_id)
 }

@@ -9,10 +9,10 @@ use mw_store::orders::Sales;
 use mw_store::{Page, PageRequest, Position, Refusal, Result, StoreError};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
-use scylla::value::{CqlDate, CqlTimestamp};
+use scylla::value::CqlDate;
 use uuid::Uuid;
 
-use super::rows::{COLUMNS, Item, OrderRow, day_of};
+use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed};
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::tables::Table;
@@ -38,13 +38,13 @@ impl Statements {
     pub(super) async fn prepare(cql: &Cql) -> Result<Self> {
         let list = |partition: &str| {
             format!(
-                "SELECT {COLUMNS} FROM {{}} WHERE {partition} AND (created_at) >= (?) \
+                "SELECT {LIST_COLUMNS} FROM {{}} WHERE {partition} AND (created_at) >= (?) \
                  AND (created_at, order_id) < (?, ?) LIMIT ?"
             )
         };
         let sales = |partition: &str| {
             format!(
-                "SELECT created_at, geo_zone, status, items, total FROM {{}} WHERE {partition} \
+                "SELECT snapshot FROM {{}} WHERE {partition} \
                  AND created_at >= ? AND created_at < ?"
             )
         };
@@ -154,9 +154,9 @@ impl CassandraStore {
                     &before.order_id.as_bytes()[..],
                     filling.wanted(),
                 );
-                let rows: Vec<OrderRow> = self.cql.rows(&self.orders.lists.by_customer, asked).await?;
+                let rows: Vec<ListRow> = self.cql.rows(&self.orders.lists.by_customer, asked).await?;
                 for row in rows {
-                    filling.items.extend(row.read()?);
+                    filling.items.push(read_listed(row)?);
                 }
                 if filling.is_full() {
                     return Ok(filling.page());
@@ -240,17 +240,17 @@ impl CassandraStore {
             let lists = &self.orders.lists;
             if let Some(zone) = geo_zone {
                 let asked = (zone.as_str(), day, shard, from, until, id, wanted);
-                self.cql.rows::<OrderRow>(&lists.by_zone_day, asked).await
+                self.cql.rows::<ListRow>(&lists.by_zone_day, asked).await
             } else {
                 let asked = (day, shard, from, until, id, wanted);
-                self.cql.rows::<OrderRow>(&lists.by_day, asked).await
+                self.cql.rows::<ListRow>(&lists.by_day, asked).await
             }
         });
         let reads: Vec<_> = reads.collect();
-        let found: Vec<Vec<OrderRow>> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+        let found: Vec<Vec<ListRow>> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
         let mut orders = Vec::new();
         for row in found.into_iter().flatten() {
-            orders.extend(row.read()?);
+            orders.push(read_listed(row)?);
         }
         orders.sort_by_key(|order| Reverse((order.created_at, order.order_id)));
         orders.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
@@ -309,16 +309,17 @@ fn is_cut(buckets: &[(Timestamp, String)]) -> bool {
     buckets.len() == usize::try_from(BUCKETS).unwrap_or_default()
 }
 
-type SalesRow = (CqlTimestamp, Option<String>, Option<String>, Option<Vec<Item>>, Option<i64>);
+type SalesRow = (Option<Snapshot>,);
 
-fn add_sale(row: SalesRow, sales: &mut BTreeMap<(Date, GeoZone), Sales>) -> Result<()> {
-    let (created_at, Some(zone), Some(status), Some(items), Some(total)) = row else { return Ok(()) };
+fn add_sale((snapshot,): SalesRow, sales: &mut BTreeMap<(Date, GeoZone), Sales>) -> Result<()> {
+    let Some(Snapshot { placed, status, .. }) = snapshot else { return Ok(()) };
     if !OrderStatus::parse(&status).is_some_and(OrderStatus::is_sale) {
         return Ok(());
     }
-    let date = from_cql(created_at).date();
+    let date = from_cql(placed.created_at).date();
+    let zone = &placed.geo_zone;
     let geo_zone =
-        GeoZone::parse(&zone).map_err(|_| StoreError::Corrupt(format!("an order of zone {zone:?}")))?;
+        GeoZone::parse(zone).map_err(|_| StoreError::Corrupt(format!("an order of zone {zone:?}")))?;
     let row = sales.entry((date, geo_zone.clone())).or_insert_with(|| Sales {
         date,
         geo_zone,
@@ -327,7 +328,8 @@ fn add_sale(row: SalesRow, sales: &mut BTreeMap<(Date, GeoZone), Sales>) -> Resu
         revenue: Money::ZERO,
     });
     row.orders += 1;
-    row.units += items.iter().map(|item| u64::try_from(item.quantity).unwrap_or_default()).sum::<u64>();
-    row.revenue = row.revenue.saturating_add(Money::from_minor(total));
+    row.units +=
+        placed.items.iter().map(|item| u64::try_from(item.quantity).unwrap_or_default()).sum::<u64>();
+    row.revenue = row.revenue.saturating_add(Money::from_minor(placed.total));
     Ok(())
 }

@@ -5,6 +5,8 @@ mod place;
 mod rows;
 mod status;
 
+use std::sync::Arc;
+
 use mw_domain::{GeoZone, Order, OrderEvent, OrderId, OrderStatus, Period, Timestamp, UserId};
 use mw_store::orders::{PlaceOrder, Sales, SetStatus};
 use mw_store::{Done, Orders, Page, PageRequest, Result};
@@ -12,10 +14,11 @@ use scylla::statement::prepared::PreparedStatement;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
+use crate::registers::Registers;
 use crate::scan;
 use crate::tables::Table;
-use rows::{EventRow, PlacedRow, Standing, Writes};
-pub(crate) use rows::{ScannedOrder, read_scanned};
+pub(crate) use rows::{OwnRow, read_scanned};
+use rows::{Standing, Writes, slot_of};
 
 /// An order has at most six events; more would not be an order.
 const EVENTS_MAX: i32 = 100;
@@ -25,9 +28,10 @@ pub(crate) struct Statements {
     read: PreparedStatement,
     read_status: PreparedStatement,
     events: PreparedStatement,
-    events_serial: PreparedStatement,
-    step: PreparedStatement,
-    step_event: PreparedStatement,
+    marks: PreparedStatement,
+    step: Arc<PreparedStatement>,
+    step_event: Arc<PreparedStatement>,
+    steps: Registers<i64, OrderId>,
     scan: PreparedStatement,
     writes: Writes,
     lists: lists::Statements,
@@ -36,25 +40,24 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::OrderById;
-        let read = format!(
-            "SELECT {}, bucket, zone_shard, day_shard FROM {{}} WHERE order_id = ? LIMIT 1",
-            rows::COLUMNS
-        );
-        let events = "SELECT event_no, event_at, from_status, to_status, note, mark FROM {} \
-             WHERE order_id = ? LIMIT ?";
-        let step = "UPDATE {} SET status = ?, updated_at = ?, version = ? WHERE order_id = ? IF version = ?";
-        let step_event = "INSERT INTO {} (order_id, event_no, event_at, from_status, to_status, note, mark) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)";
+        let one = "slot = ? AND order_id = ?";
+        let read = format!("SELECT {} FROM {{}} WHERE {one} AND event_no = 1", rows::own_columns());
+        let read_status = format!("SELECT status FROM {{}} WHERE {one} AND event_no = 1");
+        let events = format!("SELECT {} FROM {{}} WHERE {one} LIMIT ?", rows::own_columns());
+        let marks = format!("SELECT {} FROM {{}} WHERE {one} LIMIT ?", rows::EVENT_COLUMNS);
+        let step = "UPDATE {} SET status = ?, updated_at = ?, version = ? \
+             WHERE slot = ? AND order_id = ? AND event_no = 1 IF version = ?";
+        let step_event = "INSERT INTO {} (slot, order_id, event_no, event_at, from_status, to_status, note, mark) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
         Ok(Self {
             read: cql.prepare(table, Access::Read, &read).await?,
-            read_status: cql
-                .prepare(table, Access::Read, "SELECT status FROM {} WHERE order_id = ? LIMIT 1")
-                .await?,
-            events: cql.prepare(table, Access::Read, events).await?,
-            events_serial: cql.prepare(table, Access::Serial, events).await?,
-            step: cql.prepare(table, Access::Cas, step).await?,
-            step_event: cql.prepare(table, Access::Cas, step_event).await?,
-            scan: scan::prepare(cql, table, &format!("{}, {}", rows::COLUMNS, rows::EVENT_COLUMNS)).await?,
+            read_status: cql.prepare(table, Access::Read, &read_status).await?,
+            events: cql.prepare(table, Access::Read, &events).await?,
+            marks: cql.prepare(table, Access::Serial, &marks).await?,
+            step: Arc::new(cql.prepare(table, Access::Cas, step).await?),
+            step_event: Arc::new(cql.prepare(table, Access::Cas, step_event).await?),
+            steps: Registers::default(),
+            scan: scan::prepare(cql, table, &rows::own_columns()).await?,
             writes: Writes::prepare(cql).await?,
             lists: lists::Statements::prepare(cql).await?,
         })
@@ -64,8 +67,9 @@ impl Statements {
 impl CassandraStore {
     /// An order with where it stands in the lists.
     async fn placed(&self, order_id: OrderId) -> Result<Option<(Order, Standing)>> {
-        let row: Option<PlacedRow> = self.cql.first(&self.orders.read, (order_id.uuid(),)).await?;
-        row.map_or(Ok(None), rows::read_placed)
+        let asked = (slot_of(order_id), order_id.uuid());
+        let row: Option<OwnRow> = self.cql.first(&self.orders.read, asked).await?;
+        row.map_or(Ok(None), OwnRow::read)
     }
 
     /// The walk over all orders.
@@ -74,8 +78,8 @@ impl CassandraStore {
     }
 
     pub(crate) async fn order_status(&self, order_id: OrderId) -> Result<Option<OrderStatus>> {
-        let row: Option<(Option<String>,)> =
-            self.cql.first(&self.orders.read_status, (order_id.uuid(),)).await?;
+        let asked = (slot_of(order_id), order_id.uuid());
+        let row: Option<(Option<String>,)> = self.cql.first(&self.orders.read_status, asked).await?;
         Ok(row.and_then(|(status,)| OrderStatus::parse(&status?)))
     }
 }
@@ -91,12 +95,12 @@ impl Orders for CassandraStore {
     }
 
     async fn order_events(&self, order_id: OrderId) -> Result<Option<Vec<OrderEvent>>> {
-        let asked = (order_id.uuid(), EVENTS_MAX);
-        let rows: Vec<EventRow> = self.cql.rows(&self.orders.events, asked).await?;
+        let asked = (slot_of(order_id), order_id.uuid(), EVENTS_MAX);
+        let rows: Vec<OwnRow> = self.cql.rows(&self.orders.events, asked).await?;
         if rows.is_empty() {
             return Ok(None);
         }
-        rows.into_iter().map(|row| row.read(order_id)).collect::<Result<_>>().map(Some)
+        rows.into_iter().map(OwnRow::event).collect::<Result<_>>().map(Some)
     }
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {

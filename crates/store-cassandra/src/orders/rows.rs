@@ -8,7 +8,7 @@ use mw_domain::{
 use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::{CqlDate, CqlTimestamp, MaybeUnset};
-use scylla::{DeserializeRow, DeserializeValue, SerializeValue};
+use scylla::{DeserializeRow, DeserializeValue, SerializeRow, SerializeValue};
 use uuid::Uuid;
 
 use crate::CassandraStore;
@@ -20,6 +20,8 @@ use crate::time::{from_cql, to_cql};
 
 /// Cassandra counts days from the middle of its range.
 const DAY_ZERO: i64 = 1 << 31;
+/// What is left of an id's 128 bits are 64 milliseconds of a version 7 UUID.
+const SLOT_BITS: u32 = 128 - 48 + 6;
 
 #[derive(Debug, Clone, SerializeValue, DeserializeValue)]
 pub(super) struct Item {
@@ -29,47 +31,60 @@ pub(super) struct Item {
     pub(super) quantity: i32,
 }
 
-/// An order as the lists have it; its id is bytes there.
-#[derive(Debug, DeserializeRow)]
-pub(super) struct OrderRow {
-    order_id: Vec<u8>,
-    user_id: Option<String>,
-    geo_zone: Option<String>,
-    status: Option<String>,
-    items: Option<Vec<Item>>,
-    total: Option<i64>,
+/// What never changes of an order.
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+pub(super) struct Placed {
+    user_id: String,
+    pub(super) geo_zone: String,
+    pub(super) items: Vec<Item>,
+    pub(super) total: i64,
     delivery_address: Option<String>,
     payment_method: Option<String>,
-    created_at: Option<CqlTimestamp>,
-    updated_at: Option<CqlTimestamp>,
-    version: Option<i64>,
-    pay_by: Option<CqlTimestamp>,
+    pub(super) created_at: CqlTimestamp,
+    pay_by: CqlTimestamp,
 }
 
-pub(super) const COLUMNS: &str = "order_id, user_id, geo_zone, status, items, total, delivery_address, \
-     payment_method, created_at, updated_at, version, pay_by";
+/// An order at a version.
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+pub(super) struct Snapshot {
+    pub(super) placed: Placed,
+    pub(super) status: String,
+    updated_at: CqlTimestamp,
+    version: i64,
+}
 
-/// An order with where it stands in the lists.
-pub(super) type PlacedRow = (
-    Uuid,
-    Option<String>,
-    Option<String>,
-    Option<String>,
-    Option<Vec<Item>>,
-    Option<i64>,
-    Option<String>,
-    Option<String>,
-    Option<CqlTimestamp>,
-    Option<CqlTimestamp>,
-    Option<i64>,
-    Option<CqlTimestamp>,
-    Option<String>,
-    Option<i32>,
-    Option<i32>,
-);
+/// An order in a list; its id is bytes there.
+pub(super) type ListRow = (Vec<u8>, Option<Snapshot>);
+
+pub(super) const LIST_COLUMNS: &str = "order_id, snapshot";
+
+pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note, mark";
+
+/// The columns of [`OwnRow`].
+pub(super) fn own_columns() -> String {
+    format!("order_id, placed, standing, status, updated_at, version, {EVENT_COLUMNS}")
+}
+
+/// A row of an order's own table: the first is the order with where it stands and its first event, the others have an event
+/// each.
+#[derive(Debug, DeserializeRow)]
+pub(crate) struct OwnRow {
+    pub(crate) order_id: Uuid,
+    placed: Option<Placed>,
+    standing: Option<Standing>,
+    status: Option<String>,
+    updated_at: Option<CqlTimestamp>,
+    version: Option<i64>,
+    event_no: i64,
+    event_at: Option<CqlTimestamp>,
+    from_status: Option<String>,
+    to_status: Option<String>,
+    note: Option<String>,
+    mark: Option<Uuid>,
+}
 
 /// Where an order stands in the lists; decided once, when it is placed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, SerializeValue, DeserializeValue)]
 pub(super) struct Standing {
     pub(super) bucket: String,
     pub(super) zone_shard: i32,
@@ -94,20 +109,33 @@ fn read_status(id: Uuid, name: &str) -> Result<OrderStatus> {
     OrderStatus::parse(name).ok_or_else(|| corrupt(id))
 }
 
-impl OrderRow {
-    /// The order; `None` where only a later part of it has arrived.
-    pub(super) fn read(self) -> Result<Option<Order>> {
-        let id = Uuid::from_slice(&self.order_id)
-            .map_err(|_| StoreError::Corrupt(format!("the order id {:?}", self.order_id)))?;
-        let (Some(user), Some(zone), Some(items), Some(total), Some(created_at), Some(pay_by)) =
-            (self.user_id, self.geo_zone, self.items, self.total, self.created_at, self.pay_by)
-        else {
-            return Ok(None);
+impl Snapshot {
+    fn of(order: &Order) -> Self {
+        let item = |line: &OrderLine| Item {
+            product_id: line.product_id.as_str().to_owned(),
+            name: line.name.clone(),
+            price: line.price.as_minor(),
+            quantity: i32::try_from(line.quantity).unwrap_or(i32::MAX),
         };
-        let (Some(status), Some(updated_at), Some(version)) = (self.status, self.updated_at, self.version)
-        else {
-            return Err(corrupt(id));
-        };
+        Self {
+            placed: Placed {
+                user_id: order.user_id.as_str().to_owned(),
+                geo_zone: order.geo_zone.as_str().to_owned(),
+                items: order.lines.iter().map(item).collect(),
+                total: order.total.as_minor(),
+                delivery_address: order.delivery_address.clone(),
+                payment_method: order.payment_method.clone(),
+                created_at: to_cql(order.created_at),
+                pay_by: to_cql(order.pay_by),
+            },
+            status: order.status.as_str().to_owned(),
+            updated_at: to_cql(order.updated_at),
+            version: version(order),
+        }
+    }
+
+    fn read(self, id: Uuid) -> Result<Order> {
+        let Placed { user_id, geo_zone, items, total, .. } = self.placed;
         let lines = items.into_iter().map(|item| {
             Ok(OrderLine {
                 product_id: ProductId::parse(&item.product_id).map_err(|_| corrupt(id))?,
@@ -116,63 +144,71 @@ impl OrderRow {
                 quantity: u32::try_from(item.quantity).map_err(|_| corrupt(id))?,
             })
         });
-        Ok(Some(Order {
+        Ok(Order {
             order_id: OrderId::new(id),
-            user_id: UserId::parse(&user).map_err(|_| corrupt(id))?,
-            status: read_status(id, &status)?,
-            geo_zone: GeoZone::parse(&zone).map_err(|_| corrupt(id))?,
+            user_id: UserId::parse(&user_id).map_err(|_| corrupt(id))?,
+            status: read_status(id, &self.status)?,
+            geo_zone: GeoZone::parse(&geo_zone).map_err(|_| corrupt(id))?,
             lines: lines.collect::<Result<_>>()?,
             total: Money::from_minor(total),
-            delivery_address: self.delivery_address,
-            payment_method: self.payment_method,
-            created_at: from_cql(created_at),
-            updated_at: from_cql(updated_at),
-            version: u64::try_from(version).map_err(|_| corrupt(id))?,
-            pay_by: from_cql(pay_by),
-        }))
+            delivery_address: self.placed.delivery_address,
+            payment_method: self.placed.payment_method,
+            created_at: from_cql(self.placed.created_at),
+            updated_at: from_cql(self.updated_at),
+            version: u64::try_from(self.version).map_err(|_| corrupt(id))?,
+            pay_by: from_cql(self.placed.pay_by),
+        })
     }
 }
 
-pub(super) fn read_placed(row: PlacedRow) -> Result<Option<(Order, Standing)>> {
-    let (
-        order_id,
-        user_id,
-        geo_zone,
-        status,
-        items,
-        total,
-        delivery_address,
-        payment_method,
-        created_at,
-        updated_at,
-        version,
-        pay_by,
-        bucket,
-        zone_shard,
-        day_shard,
-    ) = row;
-    let row = OrderRow {
-        order_id: order_id.as_bytes().to_vec(),
-        user_id,
-        geo_zone,
-        status,
-        items,
-        total,
-        delivery_address,
-        payment_method,
-        created_at,
-        updated_at,
-        version,
-        pay_by,
-    };
-    let Some(order) = row.read()? else { return Ok(None) };
-    let (Some(bucket), Some(zone_shard), Some(day_shard)) = (bucket, zone_shard, day_shard) else {
-        return Err(corrupt(order_id));
-    };
-    Ok(Some((order, Standing { bucket, zone_shard, day_shard })))
+pub(super) fn read_listed((id, snapshot): ListRow) -> Result<Order> {
+    let corrupt_list = || StoreError::Corrupt(format!("a list has an order {id:?}"));
+    let order_id = Uuid::from_slice(&id).map_err(|_| corrupt_list())?;
+    snapshot.ok_or_else(corrupt_list)?.read(order_id)
+}
+
+impl OwnRow {
+    /// The order with where it stands, in the first row, and an event.
+    fn split(self) -> Result<(Option<(Order, Standing)>, EventRow)> {
+        let id = self.order_id;
+        let mut event = EventRow {
+            event_no: self.event_no,
+            event_at: self.event_at,
+            from_status: self.from_status,
+            to_status: self.to_status,
+            note: self.note,
+            mark: self.mark,
+        };
+        let Some(placed) = self.placed else { return Ok((None, event)) };
+        let (Some(standing), Some(status), Some(updated_at), Some(version)) =
+            (self.standing, self.status, self.updated_at, self.version)
+        else {
+            return Err(corrupt(id));
+        };
+        event.is_placing(placed.created_at);
+        let order = Snapshot { placed, status, updated_at, version }.read(id)?;
+        Ok((Some((order, standing)), event))
+    }
+
+    pub(super) fn read(self) -> Result<Option<(Order, Standing)>> {
+        Ok(self.split()?.0)
+    }
+
+    pub(super) fn event(self) -> Result<OrderEvent> {
+        let id = OrderId::new(self.order_id);
+        self.split()?.1.read(id)
+    }
 }
 
 impl EventRow {
+    /// The first event says nothing where it is the placing itself.
+    fn is_placing(&mut self, created_at: CqlTimestamp) {
+        if self.to_status.is_none() {
+            self.event_at = Some(created_at);
+            self.to_status = Some(OrderStatus::Created.as_str().to_owned());
+        }
+    }
+
     pub(super) const fn number(&self) -> i64 {
         self.event_no
     }
@@ -192,77 +228,18 @@ impl EventRow {
     }
 }
 
-/// An order and one of its events, as a walk over the table shows them.
-#[derive(Debug, DeserializeRow)]
-pub(crate) struct ScannedOrder {
-    pub(crate) order_id: Uuid,
-    user_id: Option<String>,
-    geo_zone: Option<String>,
-    status: Option<String>,
-    items: Option<Vec<Item>>,
-    total: Option<i64>,
-    delivery_address: Option<String>,
-    payment_method: Option<String>,
-    created_at: Option<CqlTimestamp>,
-    updated_at: Option<CqlTimestamp>,
-    version: Option<i64>,
-    pay_by: Option<CqlTimestamp>,
-    event_no: Option<i64>,
-    event_at: Option<CqlTimestamp>,
-    from_status: Option<String>,
-    to_status: Option<String>,
-    note: Option<String>,
-}
-
-pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note";
-
 /// The rows of one order, newest event first, as the order with its events oldest first.
-pub(crate) fn read_scanned(group: Vec<ScannedOrder>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
+pub(crate) fn read_scanned(group: Vec<OwnRow>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
     let mut order = None;
     let mut events = Vec::with_capacity(group.len());
     for row in group {
         let id = OrderId::new(row.order_id);
-        if let Some(event_no) = row.event_no {
-            let event = EventRow {
-                event_no,
-                event_at: row.event_at,
-                from_status: row.from_status,
-                to_status: row.to_status,
-                note: row.note,
-                mark: None,
-            };
-            events.push(event.read(id)?);
-        }
-        if order.is_none() {
-            let row = OrderRow {
-                order_id: row.order_id.as_bytes().to_vec(),
-                user_id: row.user_id,
-                geo_zone: row.geo_zone,
-                status: row.status,
-                items: row.items,
-                total: row.total,
-                delivery_address: row.delivery_address,
-                payment_method: row.payment_method,
-                created_at: row.created_at,
-                updated_at: row.updated_at,
-                version: row.version,
-                pay_by: row.pay_by,
-            };
-            order = row.read()?;
-        }
+        let (found, event) = row.split()?;
+        order = found.or(order);
+        events.push(event.read(id)?);
     }
     events.reverse();
-    Ok(order.map(|order| (order, events)))
-}
-
-fn items(order: &Order) -> Vec<Item> {
-    let item = |line: &OrderLine| Item {
-        product_id: line.product_id.as_str().to_owned(),
-        name: line.name.clone(),
-        price: line.price.as_minor(),
-        quantity: i32::try_from(line.quantity).unwrap_or(i32::MAX),
-    };
-    order.lines.iter().map(item).collect()
+    Ok(order.map(|(order, _)| (order, events)))
 }
 
 pub(super) fn version(order: &Order) -> i64 {
@@ -277,85 +254,76 @@ fn optional(text: Option<&String>) -> MaybeUnset<String> {
     text.cloned().map_or(MaybeUnset::Unset, MaybeUnset::Set)
 }
 
-type ByZoneDay = (
-    String,
-    CqlDate,
-    i32,
-    CqlTimestamp,
-    Vec<u8>,
-    String,
-    &'static str,
-    Vec<Item>,
-    i64,
-    MaybeUnset<String>,
-    MaybeUnset<String>,
-    CqlTimestamp,
-    i64,
-    CqlTimestamp,
-    i64,
-);
-type ByDay = (
-    CqlDate,
-    i32,
-    CqlTimestamp,
-    Vec<u8>,
-    String,
-    String,
-    &'static str,
-    Vec<Item>,
-    i64,
-    MaybeUnset<String>,
-    MaybeUnset<String>,
-    CqlTimestamp,
-    i64,
-    CqlTimestamp,
-    i64,
-);
-
-/// What writes orders. The rows of a day are written together, those of an order and a customer each by itself.
-pub(super) struct Writes {
-    first: PreparedStatement,
-    by_id: PreparedStatement,
-    event: PreparedStatement,
-    by_customer: PreparedStatement,
-    by_zone_day: Gather<(String, u32, i32), ByZoneDay>,
-    by_day: Gather<(u32, i32), ByDay>,
+/// The partition of an order, made of its id: the first bits of a version 7 UUID are its time, so orders of one moment are
+/// written together.
+pub(super) fn slot_of(id: OrderId) -> i64 {
+    i64::try_from(id.uuid().as_u128() >> SLOT_BITS).unwrap_or_default()
 }
 
-impl std::fmt::Debug for Writes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writes").finish_non_exhaustive()
+type OwnInsert = (i64, Uuid, Placed, Standing, String, CqlTimestamp, i64, i64);
+
+/// An order of a day: in a zone's list the zone leads.
+#[derive(Debug, SerializeRow)]
+struct OfZoneDay {
+    geo_zone: String,
+    #[scylla(flatten)]
+    of_day: OfDay,
+}
+
+#[derive(Debug, SerializeRow)]
+struct OfDay {
+    day: CqlDate,
+    shard: i32,
+    created_at: CqlTimestamp,
+    order_id: Vec<u8>,
+    snapshot: Snapshot,
+    #[scylla(rename = "[timestamp]")]
+    written_at: i64,
+}
+
+impl OfDay {
+    fn new(order: &Order, shard: i32) -> Self {
+        Self {
+            day: day_of(order.created_at),
+            shard,
+            created_at: to_cql(order.created_at),
+            order_id: order.order_id.as_bytes().to_vec(),
+            snapshot: Snapshot::of(order),
+            written_at: version(order),
+        }
     }
+}
+
+/// What writes orders. The rows of a moment and of a day are written together, those of a customer each by itself.
+#[derive(Debug)]
+pub(super) struct Writes {
+    own: Gather<i64, OwnInsert>,
+    event: PreparedStatement,
+    by_customer: PreparedStatement,
+    by_zone_day: Gather<(String, u32, i32), OfZoneDay>,
+    by_day: Gather<(u32, i32), OfDay>,
 }
 
 impl Writes {
     pub(super) async fn prepare(cql: &Cql) -> Result<Self> {
-        let first = "INSERT INTO {} (order_id, event_no, user_id, geo_zone, status, items, total, \
-             delivery_address, payment_method, created_at, updated_at, version, pay_by, bucket, zone_shard, \
-             day_shard, event_at, to_status) \
-             VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'created') USING TIMESTAMP 1";
-        let by_id = "INSERT INTO {} (order_id, user_id, geo_zone, status, items, total, delivery_address, \
-             payment_method, created_at, updated_at, version, pay_by, bucket, zone_shard, day_shard) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let event = "INSERT INTO {} (order_id, event_no, event_at, from_status, to_status, note) \
-             VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
-        let by_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, geo_zone, status, items, total, \
-             delivery_address, payment_method, updated_at, version, pay_by) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_zone_day = "INSERT INTO {} (geo_zone, day, shard, created_at, order_id, user_id, status, items, \
-             total, delivery_address, payment_method, updated_at, version, pay_by) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_day = "INSERT INTO {} (day, shard, created_at, order_id, user_id, geo_zone, status, items, \
-             total, delivery_address, payment_method, updated_at, version, pay_by) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        // The version is the write timestamp, so the newest state wins in any order of arrival.
+        let own = "INSERT INTO {} (slot, order_id, event_no, placed, standing, status, updated_at, version) \
+             VALUES (?, ?, 1, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let event = "INSERT INTO {} (slot, order_id, event_no, event_at, from_status, to_status, note) \
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
+        let of_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let of_zone_day = "INSERT INTO {} (geo_zone, day, shard, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let of_day = "INSERT INTO {} (day, shard, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let prepare = |table, text| cql.prepare(table, Access::Write, text);
         Ok(Self {
-            first: prepare(Table::OrderById, first).await?,
-            by_id: prepare(Table::OrderById, by_id).await?,
+            own: Gather::new(prepare(Table::OrderById, own).await?),
             event: prepare(Table::OrderById, event).await?,
-            by_customer: prepare(Table::OrdersByCustomer, by_customer).await?,
-            by_zone_day: Gather::new(prepare(Table::OrdersByZoneDay, by_zone_day).await?),
-            by_day: Gather::new(prepare(Table::OrdersByDay, by_day).await?),
+            by_customer: prepare(Table::OrdersByCustomer, of_customer).await?,
+            by_zone_day: Gather::new(prepare(Table::OrdersByZoneDay, of_zone_day).await?),
+            by_day: Gather::new(prepare(Table::OrdersByDay, of_day).await?),
         })
     }
 }
@@ -381,31 +349,21 @@ impl CassandraStore {
         standing: &Standing,
         now: Timestamp,
     ) -> Result<()> {
-        let row = (
-            order.order_id.uuid(),
-            order.user_id.as_str(),
-            order.geo_zone.as_str(),
-            order.status.as_str(),
-            items(order),
-            order.total.as_minor(),
-            optional(order.delivery_address.as_ref()),
-            optional(order.payment_method.as_ref()),
-            to_cql(order.created_at),
-            to_cql(order.updated_at),
-            version(order),
-            to_cql(order.pay_by),
-            standing.bucket.as_str(),
-            standing.zone_shard,
-            standing.day_shard,
-            to_cql(order.created_at),
-        );
         let id = order.order_id.uuid();
         // Lists and queue first: a reader of the order by its id must find it there too.
         tokio::try_join!(
             self.write_lists(order, standing),
             self.due.add(&self.cql, Queue::Payment, order.pay_by, id, now),
         )?;
-        self.cql.write(&self.orders.writes.first, row).await
+        self.write_own(order, standing).await
+    }
+
+    async fn write_own(&self, order: &Order, standing: &Standing) -> Result<()> {
+        let slot = slot_of(order.order_id);
+        let Snapshot { placed, status, updated_at, version } = Snapshot::of(order);
+        let id = order.order_id.uuid();
+        let row = (slot, id, placed, standing.clone(), status, updated_at, version, version);
+        self.orders.writes.own.write(&self.cql, slot, row).await
     }
 
     /// Brings an order's rows in the lists up to its version.
@@ -430,15 +388,7 @@ impl CassandraStore {
             standing.bucket.as_str(),
             to_cql(order.created_at),
             &order.order_id.as_bytes()[..],
-            order.geo_zone.as_str(),
-            order.status.as_str(),
-            items(order),
-            order.total.as_minor(),
-            optional(order.delivery_address.as_ref()),
-            optional(order.payment_method.as_ref()),
-            to_cql(order.updated_at),
-            version(order),
-            to_cql(order.pay_by),
+            Snapshot::of(order),
             version(order),
         );
         self.cql.write(&self.orders.writes.by_customer, row).await
@@ -453,49 +403,16 @@ impl CassandraStore {
     async fn write_by_zone_day(&self, order: &Order, standing: &Standing) -> Result<()> {
         let zone = order.geo_zone.as_str();
         self.announce_day(Table::OrdersByZoneDay, zone, order).await?;
-        let day = day_of(order.created_at);
-        let row = (
-            zone.to_owned(),
-            day,
-            standing.zone_shard,
-            to_cql(order.created_at),
-            order.order_id.as_bytes().to_vec(),
-            order.user_id.as_str().to_owned(),
-            order.status.as_str(),
-            items(order),
-            order.total.as_minor(),
-            optional(order.delivery_address.as_ref()),
-            optional(order.payment_method.as_ref()),
-            to_cql(order.updated_at),
-            version(order),
-            to_cql(order.pay_by),
-            version(order),
-        );
-        let partition = (zone.to_owned(), day.0, standing.zone_shard);
+        let of_day = OfDay::new(order, standing.zone_shard);
+        let partition = (zone.to_owned(), of_day.day.0, of_day.shard);
+        let row = OfZoneDay { geo_zone: zone.to_owned(), of_day };
         self.orders.writes.by_zone_day.write(&self.cql, partition, row).await
     }
 
     async fn write_by_day(&self, order: &Order, standing: &Standing) -> Result<()> {
         self.announce_day(Table::OrdersByDay, "", order).await?;
-        let day = day_of(order.created_at);
-        let row = (
-            day,
-            standing.day_shard,
-            to_cql(order.created_at),
-            order.order_id.as_bytes().to_vec(),
-            order.user_id.as_str().to_owned(),
-            order.geo_zone.as_str().to_owned(),
-            order.status.as_str(),
-            items(order),
-            order.total.as_minor(),
-            optional(order.delivery_address.as_ref()),
-            optional(order.payment_method.as_ref()),
-            to_cql(order.updated_at),
-            version(order),
-            to_cql(order.pay_by),
-            version(order),
-        );
-        self.orders.writes.by_day.write(&self.cql, (day.0, standing.day_shard), row).await
+        let row = OfDay::new(order, standing.day_shard);
+        self.orders.writes.by_day.write(&self.cql, (row.day.0, row.shard), row).await
     }
 
     /// Takes in an order of another store, with its events oldest first.
@@ -506,6 +423,7 @@ impl CassandraStore {
         };
         for (number, event) in (1_i64..).zip(events) {
             let row = (
+                slot_of(order.order_id),
                 order.order_id.uuid(),
                 number,
                 to_cql(event.at),
@@ -520,24 +438,6 @@ impl CassandraStore {
             let id = order.order_id.uuid();
             self.due.add_late(&self.cql, Queue::Payment, order.pay_by, id).await?;
         }
-        let row = (
-            order.order_id.uuid(),
-            order.user_id.as_str(),
-            order.geo_zone.as_str(),
-            order.status.as_str(),
-            items(order),
-            order.total.as_minor(),
-            optional(order.delivery_address.as_ref()),
-            optional(order.payment_method.as_ref()),
-            to_cql(order.created_at),
-            to_cql(order.updated_at),
-            version(order),
-            to_cql(order.pay_by),
-            standing.bucket.as_str(),
-            standing.zone_shard,
-            standing.day_shard,
-            version(order),
-        );
-        self.cql.write(&self.orders.writes.by_id, row).await
+        self.write_own(order, &standing).await
     }
 }

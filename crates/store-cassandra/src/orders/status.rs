@@ -1,6 +1,8 @@
 //! The steps of an order. The conditional write on its version decides; the units and the lists follow, and an intent
 //! makes sure that they do.
 
+use std::sync::Arc;
+
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::{Damaged, Reader, Writer};
 use mw_domain::order::Step;
@@ -12,7 +14,7 @@ use mw_store::{Done, Refusal, Result, StoreError};
 use scylla::value::MaybeUnset;
 use uuid::Uuid;
 
-use super::rows::{EventRow, Standing, version};
+use super::rows::{EventRow, Standing, slot_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
 use crate::cql::Row;
@@ -93,15 +95,17 @@ impl CassandraStore {
         let taken = Taken { order_id: order.order_id, version: version(&next), cause };
         let mark = Uuid::new_v4();
         let intent = self.intents.begin(&self.cql, Kind::Status, mark, encode(&taken)).await?;
-        let id = order.order_id.uuid();
+        let (slot, id) = (slot_of(order.order_id), order.order_id.uuid());
         let step: Row = Box::new((
             next.status.as_str(),
             crate::time::to_cql(next.updated_at),
             version(&next),
+            slot,
             id,
             version(order),
         ));
         let event: Row = Box::new((
+            slot,
             id,
             version(&next),
             crate::time::to_cql(event.at),
@@ -110,8 +114,9 @@ impl CassandraStore {
             event.note.map_or(MaybeUnset::Unset, MaybeUnset::Set),
             mark,
         ));
-        let statements = [(&self.orders.step, step), (&self.orders.step_event, event)];
-        let is_taken = match self.cql.cas_batch(&statements).await {
+        let orders = &self.orders;
+        let write = vec![(Arc::clone(&orders.step), step), (Arc::clone(&orders.step_event), event)];
+        let is_taken = match orders.steps.cas(&self.cql, slot, order.order_id, write).await {
             Ok(Verdict::Applied) => Ok(true),
             Ok(Verdict::NotApplied) => Ok(false),
             Ok(Verdict::Unknown) => self.is_step_taken(order.order_id, version(&next), mark).await,
@@ -142,9 +147,9 @@ impl CassandraStore {
 
     /// What became of a step whose answer was lost.
     async fn is_step_taken(&self, id: OrderId, version: i64, mark: Uuid) -> Result<bool> {
-        let asked = (id.uuid(), EVENTS_MAX);
+        let asked = (slot_of(id), id.uuid(), EVENTS_MAX);
         let unknown = |error: StoreError| StoreError::Ambiguous(error.to_string());
-        let rows: Vec<EventRow> = self.cql.rows(&self.orders.events_serial, asked).await.map_err(unknown)?;
+        let rows: Vec<EventRow> = self.cql.rows(&self.orders.marks, asked).await.map_err(unknown)?;
         if rows.iter().any(|row| row.mark == Some(mark)) {
             return Ok(true);
         }

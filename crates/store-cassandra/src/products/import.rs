@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::CassandraStore;
 use crate::guard::half_done;
 use crate::intents::Kind;
-use crate::keeper::{Change, Place};
+use crate::keeper::{Change, Place, StoredRow, read_row};
 use crate::ledger::END_OF_TIME;
 use crate::time::to_cql;
 
@@ -113,8 +113,8 @@ impl CassandraStore {
     /// By how many units an operation moved a figure; `None` where it did not.
     async fn moved(&self, place: &Place, op: Uuid) -> Result<Option<i64>> {
         let key = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(END_OF_TIME), op);
-        let row: Option<(Option<i64>,)> = self.cql.first(&self.products.moved, key).await?;
-        Ok(row.and_then(|(units,)| units))
+        let row: Option<StoredRow> = self.cql.first(&self.products.moved, key).await?;
+        Ok(row.map(read_row).transpose()?.map(|row| row.quantity))
     }
 
     /// Finishes an import of which something was done; of which nothing was, nothing is.
