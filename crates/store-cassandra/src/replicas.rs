@@ -1,6 +1,8 @@
-//! Where conditional statements go: always to the same replica of their key, in the local data centre.
+//! Where conditional statements go: always to the same replica of their key.
 //!
-//! Paxos queues the rounds of a partition on their coordinator; rounds from several coordinators fight each other. The
+//! Paxos queues the rounds of a partition on their coordinator; rounds from several coordinators fight each other. What is
+//! decided inside one data centre goes to a replica there; what is decided among all of them (`SERIAL`) goes to the same
+//! replica from wherever it comes, or processes of two data centres would fight for every partition. The
 //! driver knows conditional statements of Cassandra only by their text, so it would spread them. A replica that did not
 //! answer in time is passed over for a while, since a paused node keeps its connections open.
 
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use scylla::cluster::{ClusterState, NodeRef};
 use scylla::policies::load_balancing::{FallbackPlan, LoadBalancingPolicy, RoutingInfo};
 use scylla::routing::{Shard, Token};
+use scylla::statement::SerialConsistency;
 use uuid::Uuid;
 
 /// How long a replica that did not answer is passed over.
@@ -27,39 +30,28 @@ impl SameReplica {
         Self { local_dc, slow: Mutex::default() }
     }
 
-    /// Passes over the replica that statements of this key go to now.
+    /// Passes over the replica that statements of this key go to now, and the one that those go to which are decided among
+    /// all data centres: only one of the two is in use.
     pub(crate) fn pass_over(&self, cluster: &ClusterState, keyspace: &str, table: &str, token: Token) {
-        let Some(node) = self.first(cluster, keyspace, table, token) else { return };
         let until = Instant::now() + PASSED_OVER_FOR;
-        self.slow.lock().unwrap_or_else(PoisonError::into_inner).insert(node.host_id, until);
+        let first = |dc| self.ordered(cluster, keyspace, table, token, dc).into_iter().next();
+        let nodes = [first(Some(&self.local_dc)), first(None)];
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.extend(nodes.into_iter().flatten().map(|node| (node.host_id, until)));
     }
 
-    fn first<'a>(
-        &'a self,
-        cluster: &'a ClusterState,
-        keyspace: &str,
-        table: &str,
-        token: Token,
-    ) -> Option<NodeRef<'a>> {
-        self.ordered(cluster, keyspace, table, token).into_iter().next()
-    }
-
-    /// The local replicas in the ring's order, those that answer before those that do not.
+    /// The replicas of a data centre, or of all, in the ring's order; those that answer before those that do not.
     fn ordered<'a>(
         &'a self,
         cluster: &'a ClusterState,
         keyspace: &str,
         table: &str,
         token: Token,
+        dc: Option<&'a str>,
     ) -> Vec<NodeRef<'a>> {
         let Some(keyspace) = cluster.get_keyspace(keyspace) else { return Vec::new() };
         let spec = scylla::frame::response::result::TableSpec::borrowed("", table);
-        let replicas = cluster.replica_locator().replicas_for_token(
-            token,
-            &keyspace.strategy,
-            Some(&self.local_dc),
-            &spec,
-        );
+        let replicas = cluster.replica_locator().replicas_for_token(token, &keyspace.strategy, dc, &spec);
         let now = Instant::now();
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         slow.retain(|_, until| *until > now);
@@ -70,8 +62,14 @@ impl SameReplica {
     }
 
     fn plan<'a>(&'a self, request: &RoutingInfo<'_>, cluster: &'a ClusterState) -> Vec<NodeRef<'a>> {
+        let dc = match request.serial_consistency {
+            Some(SerialConsistency::Serial) => None,
+            _ => Some(self.local_dc.as_str()),
+        };
         let replicas = match (request.token, request.table) {
-            (Some(token), Some(table)) => self.ordered(cluster, table.ks_name(), table.table_name(), token),
+            (Some(token), Some(table)) => {
+                self.ordered(cluster, table.ks_name(), table.table_name(), token, dc)
+            }
             _ => Vec::new(),
         };
         if !replicas.is_empty() {

@@ -1,12 +1,14 @@
-//! Two data centres: what is written in one is read in the other, and one goes on without the other.
+//! Two data centres: what is written in one is read in the other, one goes on without the other, and both sell the same stock.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mw_store::products::CategoryQuery;
-use mw_store::{Freshness, Orders, PageRequest, Products, Stock, Upkeep};
-use mw_store_cassandra::{CassandraStore, Class, Replication};
+use mw_store::{Freshness, Orders, PageRequest, Products, Refusal, Stock, Upkeep};
+use mw_store_cassandra::{CassandraStore, Class, Options, Replication, Table};
 use mw_testkit::builders::{category, product_id, user_id};
-use mw_testkit::cassandra::ClusterOptions;
+use mw_testkit::cassandra::{Cluster, ClusterOptions};
+use tokio::task::JoinSet;
 
 use crate::given::{
     NOW, PATIENCE, alone, apply_schema, audited, eventually, hold, lines, listed, options, order, set_line,
@@ -16,11 +18,10 @@ use crate::given::{
 /// What a request may take while the other data centre is away.
 const BUDGET: Duration = Duration::from_secs(15);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
-    let _turn = alone().await;
+/// Two data centres of one node, each with a copy of everything, and how to reach them.
+async fn two_centres(name: &str) -> (Arc<Cluster>, [Options; 2]) {
     let cluster = start(ClusterOptions {
-        name: "centres".to_owned(),
+        name: name.to_owned(),
         nodes: 2,
         dcs: 2,
         // With one copy in a data centre nothing may wait for a later sync.
@@ -32,11 +33,60 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
     for class in Class::ALL {
         replication.set(class, "dc2", 1);
     }
-    let [here, there] = ["dc1", "dc2"].map(|dc| {
+    let options = ["dc1", "dc2"].map(|dc| {
         let mut options = options(&cluster, dc);
         options.replication = replication.clone();
         options
     });
+    (cluster, options)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_data_centres_sell_every_unit_of_a_product_once() {
+    const UNITS: u64 = 200;
+    let _turn = alone().await;
+    let (_cluster, mut options) = two_centres("selling").await;
+    for options in &mut options {
+        for table in Table::ALL.iter().filter(|table| table.nature().is_conditional) {
+            for (rule, level) in [("serial", "SERIAL"), ("write", "QUORUM"), ("read", "QUORUM")] {
+                options.policy.set(table.name(), rule, level).unwrap();
+            }
+        }
+    }
+    apply_schema(&options[0]).await;
+    let [here, there] = options;
+    let stores = [CassandraStore::open(here).await.unwrap(), CassandraStore::open(there).await.unwrap()];
+    stocked(&stores[0], "hit", UNITS).await;
+    let mut buyers = JoinSet::new();
+    for (number, store) in (0..300).zip(stores.iter().cycle().cloned()) {
+        buyers.spawn(async move {
+            let started = Instant::now();
+            let bought = if number % 3 == 0 {
+                store.reserve(hold("hit")).await.map(drop)
+            } else {
+                store.place_order(order("buyer", &["hit"])).await.map(drop)
+            };
+            let sold = match bought {
+                Ok(()) => true,
+                Err(error) if matches!(error.refusal(), Some(Refusal::OutOfStock(_))) => false,
+                Err(error) => unreachable!("{error:?} after {:?}", started.elapsed()),
+            };
+            (sold, started.elapsed())
+        });
+    }
+    let answers = tokio::time::timeout(PATIENCE, buyers.join_all()).await.unwrap();
+    eprintln!("the slowest of {} took {:?}", answers.len(), answers.iter().map(|(_, took)| took).max());
+    assert_eq!(answers.iter().filter(|(sold, _)| *sold).count() as u64, UNITS);
+    for store in &stores {
+        assert_eq!(units(store, "hit").await.unwrap(), (UNITS, UNITS));
+        audited(store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
+    let _turn = alone().await;
+    let (cluster, [here, there]) = two_centres("centres").await;
     apply_schema(&here).await;
     let first = CassandraStore::open(here).await.unwrap();
     let second = CassandraStore::open(there).await.unwrap();
