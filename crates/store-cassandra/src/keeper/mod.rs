@@ -33,11 +33,12 @@ use crate::time::{from_cql, to_cql};
 /// Those who may wait at one keeper.
 const QUEUE: usize = 16_384;
 /// Changes of one write: between these, by how long writes take.
-const BATCH_MIN: usize = 32;
+const BATCH_MIN: usize = 64;
 const BATCH_MAX: usize = 1_024;
-/// Writes that are faster may grow, slower ones shrink.
-const FAST: Duration = Duration::from_millis(25);
-const SLOW: Duration = Duration::from_millis(100);
+/// Writes that are faster may grow, slower ones shrink. Most of a write's time is that of its rounds, however many changes it
+/// has, so a busy cluster is no reason for small ones; only what comes near a timeout is.
+const FAST: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_millis(900);
 /// Rounds that may be lost to other processes.
 const ROUNDS: usize = 40;
 /// Attempts to learn what became of a write.
