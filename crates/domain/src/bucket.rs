@@ -30,6 +30,8 @@ pub struct MonthPiece {
 
 /// Days that a month is taken to have when it is cut into pieces.
 const MONTH_DAYS: u32 = 31;
+/// Pieces of a month at most: a day is not cut.
+pub const MONTH_PIECES_MAX: u32 = MONTH_DAYS;
 
 impl MonthPiece {
     /// The piece that a moment falls into.

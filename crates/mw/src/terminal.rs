@@ -50,6 +50,25 @@ pub(crate) fn counted(counts: &Counts) -> String {
     if kinds.is_empty() { records } else { format!("{records} ({})", kinds.join(", ")) }
 }
 
+/// Lines in columns, two spaces apart; the last one is as wide as it is.
+pub(crate) fn columns(lines: &[Vec<String>]) -> String {
+    let mut widths = Vec::new();
+    for line in lines {
+        widths.resize(widths.len().max(line.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for line in lines {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
 /// A bar that is drawn where standard error is a terminal, and goes away when dropped.
 pub(crate) struct Progress(ProgressBar);
 

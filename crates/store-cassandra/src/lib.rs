@@ -52,6 +52,7 @@ use keeper::Keepers;
 use locks::Locks;
 use once::Claims;
 use plans::Plans;
+pub use plans::{KeyPlan, PLANNED, Planned};
 pub use schema::Replication;
 pub use tables::{Class, Table};
 

@@ -7,8 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use mw_domain::bucket::Plan;
-use mw_domain::{Period, Timestamp};
+use mw_domain::bucket::{MONTH_PIECES_MAX, Plan};
+use mw_domain::{Category, GeoZone, Period, Timestamp, UserId};
 use mw_store::{Refusal, Result};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -26,13 +26,52 @@ const ANNOUNCED_MAX: usize = 200_000;
 /// Pieces at most.
 const CUT_MAX: u32 = 64;
 
-/// Tables whose partitions are cut by plans.
-pub(crate) const PLANNED: [(Table, u32); 4] = [
-    (Table::OrdersByCustomer, 1),
-    (Table::OrdersByZoneDay, 4),
-    (Table::OrdersByDay, 4),
-    (Table::ProductsByCategory, 1),
+/// A table whose partitions are cut by plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    pub table: Table,
+    /// Pieces, where no plan was made for a key.
+    pub usual_cut: u32,
+    /// Pieces at most.
+    pub cut_max: u32,
+    /// What is cut, and what its key is.
+    pub what: &'static str,
+}
+
+pub const PLANNED: [Planned; 4] = [
+    Planned {
+        table: Table::OrdersByCustomer,
+        usual_cut: 1,
+        cut_max: MONTH_PIECES_MAX,
+        what: "a month of a customer; the key is a user id",
+    },
+    Planned {
+        table: Table::OrdersByZoneDay,
+        usual_cut: 4,
+        cut_max: CUT_MAX,
+        what: "a day of a zone; the key is a zone",
+    },
+    Planned {
+        table: Table::OrdersByDay,
+        usual_cut: 4,
+        cut_max: CUT_MAX,
+        what: "a day of the whole shop; there is no key",
+    },
+    Planned {
+        table: Table::ProductsByCategory,
+        usual_cut: 1,
+        cut_max: CUT_MAX,
+        what: "a price band of a category; the key is a category",
+    },
 ];
+
+/// A plan that was made for one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPlan {
+    pub table: Table,
+    pub key: String,
+    pub plan: Plan,
+}
 
 type Known = HashMap<(Table, String), Vec<Plan>>;
 
@@ -87,7 +126,7 @@ impl Plans {
     /// Reads all plans again.
     pub(crate) async fn refresh(&self, cql: &Cql) -> Result<()> {
         let mut known = Known::new();
-        for (table, _) in PLANNED {
+        for Planned { table, .. } in PLANNED {
             let mut from = PagingState::start();
             loop {
                 let (rows, next) = cql
@@ -108,8 +147,9 @@ impl Plans {
 
     /// The plans of a key, oldest first: the table's own, then those made for the key.
     pub(crate) fn of(&self, table: Table, key: &str) -> Vec<Plan> {
-        let usual = PLANNED.iter().find(|(planned, _)| *planned == table).map_or(1, |(_, cut)| *cut);
-        let mut plans = vec![Plan { starts_at: Timestamp::EPOCH, cut: usual }];
+        let usual = PLANNED.iter().find(|planned| planned.table == table);
+        let cut = usual.map_or(1, |planned| planned.usual_cut);
+        let mut plans = vec![Plan { starts_at: Timestamp::EPOCH, cut }];
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = known.get(&(table, key.to_owned())) {
             plans.extend_from_slice(own);
@@ -162,26 +202,81 @@ impl Plans {
 impl CassandraStore {
     /// Cuts the partitions of a key finer or coarser from an instant on.
     pub async fn set_plan(&self, table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
-        let invalid = |field: &str, detail: String| Refusal::InvalidField { field: field.to_owned(), detail };
-        if !PLANNED.iter().any(|(planned, _)| *planned == table) {
-            let names: Vec<&str> = PLANNED.iter().map(|(table, _)| table.name()).collect();
-            return Err(invalid("table", format!("one of {}", names.join(", "))).into());
-        }
-        if !(1..=CUT_MAX).contains(&plan.cut) {
-            return Err(invalid("cut", format!("1 to {CUT_MAX}")).into());
-        }
-        if plan.starts_at < now.plus_seconds(AHEAD_SECONDS) {
-            let detail =
-                format!("at least {AHEAD_SECONDS} s from now, so that every process knows it in time");
-            return Err(invalid("starts_at", detail).into());
-        }
+        check(table, key, plan, now)?;
         let cut = i32::try_from(plan.cut).unwrap_or(1);
         self.cql.write(&self.plans.write, (table.name(), key, to_cql(plan.starts_at), cut)).await?;
         self.plans.refresh(&self.cql).await
     }
 
-    /// The plans of a key that were made for it, oldest first.
-    pub fn plans(&self, table: Table, key: &str) -> Vec<Plan> {
-        self.plans.of(table, key)
+    /// Every plan that was made for a key, by table, key and instant.
+    pub async fn key_plans(&self) -> Result<Vec<KeyPlan>> {
+        self.plans.refresh(&self.cql).await?;
+        let known = self.plans.known.read().unwrap_or_else(PoisonError::into_inner);
+        let made = known.iter().flat_map(|((table, key), plans)| {
+            plans.iter().map(|plan| KeyPlan { table: *table, key: key.clone(), plan: *plan })
+        });
+        let mut made: Vec<KeyPlan> = made.collect();
+        made.sort_by(|a, b| (a.table, &a.key, a.plan.starts_at).cmp(&(b.table, &b.key, b.plan.starts_at)));
+        Ok(made)
+    }
+}
+
+/// A plan that could not hold, or that not everybody would know in time, is refused.
+fn check(table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
+    let invalid =
+        |field: &str, detail: String| Err(Refusal::InvalidField { field: field.to_owned(), detail }.into());
+    let Some(planned) = PLANNED.iter().find(|planned| planned.table == table) else {
+        let names: Vec<&str> = PLANNED.iter().map(|planned| planned.table.name()).collect();
+        return invalid("table", format!("one of {}", names.join(", ")));
+    };
+    let is_key = match table {
+        Table::OrdersByCustomer => UserId::parse(key).is_ok(),
+        Table::OrdersByZoneDay => GeoZone::parse(key).is_ok(),
+        Table::ProductsByCategory => Category::parse(key).is_ok(),
+        _ => key.is_empty(),
+    };
+    if !is_key {
+        return invalid("key", format!("{table} cuts {}", planned.what));
+    }
+    if !(1..=planned.cut_max).contains(&plan.cut) {
+        return invalid("cut", format!("1 to {}", planned.cut_max));
+    }
+    let earliest = now.plus_seconds(AHEAD_SECONDS);
+    if plan.starts_at < earliest {
+        let why = "so that every process knows it before it counts";
+        return invalid("from", format!("at least {AHEAD_SECONDS} s from now, {earliest} or later, {why}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+
+    fn refused(table: Table, key: &str, cut: u32, in_seconds: i64) -> Option<String> {
+        let plan = Plan { starts_at: NOW.plus_seconds(in_seconds), cut };
+        check(table, key, plan, NOW).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_plan_that_not_everybody_would_know_in_time_is_refused() {
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 4, 60), None);
+        let said = refused(Table::OrdersByCustomer, "u", 4, 59).unwrap();
+        assert!(said.starts_with("from: at least 60 s from now, 2026-09-21T"), "{said}");
+    }
+
+    #[test]
+    fn a_plan_is_for_a_table_that_is_cut_and_a_key_that_it_has() {
+        let said = refused(Table::Stock, "p", 4, 100).unwrap();
+        assert!(said.starts_with("table: one of orders_by_customer, orders_by_zone_day, "), "{said}");
+        let said = refused(Table::OrdersByDay, "moscow", 4, 100).unwrap();
+        assert_eq!(said, "key: orders_by_day cuts a day of the whole shop; there is no key");
+        assert_eq!(refused(Table::OrdersByDay, "", 64, 100), None);
+        assert!(refused(Table::OrdersByZoneDay, "", 4, 100).is_some());
+        // A month has no finer pieces than days.
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 32, 100).as_deref(), Some("cut: 1 to 31"));
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 0, 100).as_deref(), Some("cut: 1 to 31"));
     }
 }

@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod export;
 mod import;
+mod partitions;
 mod policy;
 mod schema;
 mod serve;
@@ -40,6 +41,7 @@ enum Command {
     Config(config::Args),
     Schema(schema::Args),
     Policy(policy::Args),
+    Partitions(partitions::Args),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
@@ -56,6 +58,7 @@ impl Cli {
             Command::Config(args) => config::run(&args),
             Command::Schema(args) => return schema::run(&args),
             Command::Policy(args) => policy::run(&args),
+            Command::Partitions(args) => partitions::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),

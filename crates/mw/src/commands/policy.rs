@@ -10,7 +10,7 @@ use mw_store_cassandra::{Class, Options, Table};
 use serde::Serialize;
 
 use crate::config::{Config, ConfigArgs};
-use crate::terminal;
+use crate::terminal::{self, columns};
 
 /// Print the policy of a cluster's tables, and how old the answers of calls may be
 #[derive(Debug, clap::Args)]
@@ -185,25 +185,6 @@ fn call_row(call: &Call, options: &Options) -> CallRow {
         tables: call.tables.iter().map(|table| table.name()).collect(),
         may_lag_seconds: lag.map_or(0, |lag| lag.as_secs()),
     }
-}
-
-/// Lines in columns, two spaces apart; the last one is as wide as it is.
-fn columns(lines: &[Vec<String>]) -> String {
-    let mut widths = Vec::new();
-    for line in lines {
-        widths.resize(widths.len().max(line.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for line in lines {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod crash;
 mod damage;
 mod disk;
 mod mounts;
+mod partitions;
 mod process;
 mod serve;
 mod takeover;
