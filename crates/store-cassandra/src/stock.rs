@@ -26,6 +26,8 @@ const SETTLED_AT_ONCE: usize = 64;
 const ZONES_MAX: i32 = 10_000;
 /// Rows of the ledger looked through for the next hold that is open.
 const NEXT_MAX: i32 = 500;
+/// Rows of the ledger that are in memory at a time where holds that ended are looked for.
+const ENDED_PAGE: i32 = 256;
 /// How often holds that ended are settled for one request.
 const SETTLE_ROUNDS: usize = 6;
 
@@ -46,11 +48,13 @@ impl Statements {
             "SELECT until, op_id, operation FROM {} WHERE product_id = ? AND geo_zone = ? AND until <= ?";
         let next = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until > ? AND until < ? LIMIT ?";
+        let mut ended = cql.prepare(table, Access::Read, ended).await?;
+        ended.set_page_size(ENDED_PAGE);
         Ok(Self {
             figures: cql.prepare(table, Access::Read, FIGURES).await?,
             figures_showcase: cql.prepare(table, Access::Showcase, FIGURES).await?,
             zones: cql.prepare(Table::StockZones, Access::Read, zones).await?,
-            ended: cql.prepare(table, Access::Read, ended).await?,
+            ended,
             next: cql.prepare(table, Access::Read, next).await?,
         })
     }
@@ -77,12 +81,7 @@ impl CassandraStore {
     ) -> Result<Option<ZoneStock>> {
         let Some(mut figures) = self.figures(place, freshness).await? else { return Ok(None) };
         if figures.holds_from.is_some_and(|from| now >= from) {
-            let mut ended = 0;
-            self.ended_holds(place, now, |row| {
-                ended += row.quantity;
-            })
-            .await?;
-            let release = Delta { on_hand: 0, reserved: -ended };
+            let release = Delta { on_hand: 0, reserved: -self.ended_units(place, now).await? };
             figures.level = figures.level.moved(release).unwrap_or(figures.level);
         }
         Ok(Some(ZoneStock {
@@ -93,21 +92,30 @@ impl CassandraStore {
         }))
     }
 
-    /// Every hold of a place whose time is over and that is not settled.
-    async fn ended_holds(&self, place: &Place, now: Timestamp, mut see: impl FnMut(LedgerRow)) -> Result<()> {
+    /// Units of holds whose time is over and that are not settled.
+    async fn ended_units(&self, place: &Place, now: Timestamp) -> Result<i64> {
+        let mut units = 0;
         let mut from = PagingState::start();
         loop {
-            let values = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(now));
-            let (rows, next) = self.cql.page::<StoredRow>(&self.stock.ended, values, from).await?;
-            for row in rows {
-                let row = read_row(row)?;
-                if row.state == State::Held && row.until != END_OF_TIME {
-                    see(row);
-                }
-            }
-            let Some(next) = next else { return Ok(()) };
+            let (ended, next) = self.ended_holds(place, now, from).await?;
+            units += ended.iter().map(|row| row.quantity).sum::<i64>();
+            let Some(next) = next else { return Ok(units) };
             from = next;
         }
+    }
+
+    /// A page of the holds of a place whose time is over and that are not settled, and where the next begins.
+    async fn ended_holds(
+        &self,
+        place: &Place,
+        now: Timestamp,
+        from: PagingState,
+    ) -> Result<(Vec<LedgerRow>, Option<PagingState>)> {
+        let values = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(now));
+        let (rows, next) = self.cql.page::<StoredRow>(&self.stock.ended, values, from).await?;
+        let rows: Vec<LedgerRow> = rows.into_iter().map(read_row).collect::<Result<_>>()?;
+        let is_open = |row: &LedgerRow| row.state == State::Held && row.until != END_OF_TIME;
+        Ok((rows.into_iter().filter(is_open).collect(), next))
     }
 
     /// Asks a keeper; where it says so, settles the holds that have ended first.
@@ -127,10 +135,14 @@ impl CassandraStore {
     /// Ends the holds of a place whose time is over, and moves its bound up.
     async fn settle_place(&self, place: &Place, now: Timestamp) -> Result<()> {
         let _turn = self.locks.one(&("settle", place)).await;
-        let mut ended = Vec::new();
-        self.ended_holds(place, now, |row| ended.push(row)).await?;
-        let settled: Vec<_> = ended.into_iter().map(|row| self.settle_hold(place, row, now)).collect();
-        stream::iter(settled).buffer_unordered(SETTLED_AT_ONCE).try_collect::<()>().await?;
+        let mut from = PagingState::start();
+        loop {
+            let (ended, next) = self.ended_holds(place, now, from).await?;
+            let settled: Vec<_> = ended.into_iter().map(|row| self.settle_hold(place, row, now)).collect();
+            stream::iter(settled).buffer_unordered(SETTLED_AT_ONCE).try_collect::<()>().await?;
+            let Some(next) = next else { break };
+            from = next;
+        }
         let Some(figures) = self.figures(place, Freshness::Full).await? else { return Ok(()) };
         let (product_id, geo_zone) = (place.product_id.as_str(), place.geo_zone.as_str());
         let values = (product_id, geo_zone, to_cql(now), to_cql(END_OF_TIME), NEXT_MAX);

@@ -18,16 +18,18 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::{Answer, Change, Operation, Place, Replacement, RowKey};
+use crate::keeper::{Answer, Change, Operation, Place, Replacement, StoredRow, read_row};
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
 use crate::orders::{OwnRow, read_scanned};
 use crate::records::Spool;
 use crate::scan::{self, Scan};
 use crate::tables::Table;
-use crate::time::from_cql;
+use crate::time::{from_cql, to_cql};
 
 /// How often a partition that changes meanwhile is read again.
 const ROUNDS: usize = 8;
+/// Rows of a ledger that are in memory, and removed by one write, at a time.
+const ROWS_PAGE: i32 = 256;
 
 type ScannedStock = (
     String,
@@ -53,12 +55,16 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let stock = "product_id, geo_zone, on_hand, reserved, folded, updated_at, until, op_id, operation";
-        let rows = "SELECT until, op_id FROM {} WHERE product_id = ? AND geo_zone = ?";
+        // Figures without any row are shown as a row of nothing, unless a bound of the rows is asked for.
+        let rows = "SELECT until, op_id, operation FROM {} \
+             WHERE product_id = ? AND geo_zone = ? AND until >= ?";
         let keys = "key, fingerprint, op_id, keep_until, outcome";
+        let mut rows = cql.prepare(Table::Stock, Access::Read, rows).await?;
+        rows.set_page_size(ROWS_PAGE);
         Ok(Self {
             stock: scan::prepare(cql, Table::Stock, stock).await?,
             keys: scan::prepare(cql, Table::IdempotencyKeys, keys).await?,
-            rows: cql.prepare(Table::Stock, Access::Read, rows).await?,
+            rows,
         })
     }
 }
@@ -80,13 +86,15 @@ impl CassandraStore {
         let folded = ledger.iter().map(|movement| movement.delta.on_hand).sum();
         for _ in 0..ROUNDS {
             let rev = self.figures(&place, Freshness::Full).await?.and_then(|figures| figures.rev);
+            if !self.clear(&place, stock.updated_at).await? {
+                continue;
+            }
             let replacement = Replacement {
                 rev,
                 level: stock.level,
                 folded,
                 updated_at: stock.updated_at,
                 rows: rows.clone(),
-                before: self.row_keys(&place).await?,
             };
             let change = Change::Replace(Box::new(replacement));
             let answer = self.keepers.ask(&self.cql, &place, change, stock.updated_at).await?;
@@ -97,18 +105,20 @@ impl CassandraStore {
         Err(StoreError::Unavailable(format!("the stock of {} changes too fast", place.product_id)))
     }
 
-    async fn row_keys(&self, place: &Place) -> Result<Vec<RowKey>> {
-        let mut keys = Vec::new();
+    /// Removes the rows of a ledger a page at a time, each page with what it did to the figures; answers whether there were
+    /// none.
+    async fn clear(&self, place: &Place, now: Timestamp) -> Result<bool> {
+        let mut is_clear = true;
         let mut from = PagingState::start();
         loop {
-            let values = (place.product_id.as_str(), place.geo_zone.as_str());
-            let (rows, next) = self
-                .cql
-                .page::<(Option<CqlTimestamp>, Option<Uuid>)>(&self.transfer.rows, values, from)
-                .await?;
-            // Figures without any row are shown as a row of nothing.
-            keys.extend(rows.into_iter().filter_map(|(until, op_id)| Some((from_cql(until?), op_id?))));
-            let Some(next) = next else { return Ok(keys) };
+            let values = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(Timestamp::EPOCH));
+            let (rows, next) = self.cql.page::<StoredRow>(&self.transfer.rows, values, from).await?;
+            if !rows.is_empty() {
+                is_clear = false;
+                let rows = rows.into_iter().map(read_row).collect::<Result<_>>()?;
+                self.keepers.ask(&self.cql, place, Change::Clear { rows }, now).await?;
+            }
+            let Some(next) = next else { return Ok(is_clear) };
             from = next;
         }
     }

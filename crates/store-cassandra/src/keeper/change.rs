@@ -33,7 +33,9 @@ pub(crate) enum Change {
     Fold { rows: Vec<LedgerRow> },
     /// Gives a hold that stands at the end of time the end that its reservation has.
     Move { op_id: Uuid, until: Timestamp },
-    /// Puts other figures and rows in place of what was read at `rev`.
+    /// Removes rows with what they did to the figures, if they are still what they were.
+    Clear { rows: Vec<LedgerRow> },
+    /// Puts other figures and rows in place of those read at `rev`, where no row is left.
     Replace(Box<Replacement>),
 }
 
@@ -45,8 +47,6 @@ pub(crate) struct Replacement {
     pub(crate) folded: i64,
     pub(crate) updated_at: Timestamp,
     pub(crate) rows: Vec<LedgerRow>,
-    /// What lies there now.
-    pub(crate) before: Vec<RowKey>,
 }
 
 #[derive(Debug, Clone)]
@@ -75,7 +75,9 @@ impl Change {
             Self::Hold { is_new: true, .. } if !in_doubt => Vec::new(),
             Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
-            Self::Fold { rows } => rows.iter().map(|row| (row.until, row.op_id)).collect(),
+            Self::Fold { rows } | Self::Clear { rows } => {
+                rows.iter().map(|row| (row.until, row.op_id)).collect()
+            }
             Self::Move { op_id, until } => vec![(END_OF_TIME, *op_id), (*until, *op_id)],
         }
     }
@@ -197,6 +199,24 @@ impl Draft {
                 }
                 self.done(place, None, now)
             }
+            Change::Clear { rows } => {
+                for row in rows {
+                    let key = (row.until, row.op_id);
+                    if self.row(key) != Some(row) {
+                        continue;
+                    }
+                    if row.state.is_settled() {
+                        self.figures.folded += row.state.effect(row.quantity).on_hand;
+                    } else {
+                        let Delta { on_hand, reserved } = row.state.effect(row.quantity);
+                        let back = Delta { on_hand: -on_hand, reserved: -reserved };
+                        // Figures that no ledger explains are about to be replaced.
+                        self.figures.level = self.figures.level.moved(back).unwrap_or(self.figures.level);
+                    }
+                    self.remove(key);
+                }
+                self.done(place, None, now)
+            }
             Change::Move { op_id, until } => {
                 let row = self.row((END_OF_TIME, *op_id)).filter(|row| row.state == State::Held).cloned();
                 if let Some(row) = row {
@@ -209,9 +229,6 @@ impl Draft {
             Change::Replace(other) => {
                 if self.figures.rev != other.rev || self.is_changed {
                     return self.done(place, None, now);
-                }
-                for key in &other.before {
-                    self.remove(*key);
                 }
                 self.figures.level = other.level;
                 self.figures.folded = other.folded;
@@ -442,5 +459,23 @@ mod tests {
         assert_eq!((draft.figures.level.on_hand, draft.figures.folded), (6, 6));
         draft.decide(&place(), &fold, at(4));
         assert_eq!(draft.figures.folded, 6, "a row is folded once");
+    }
+
+    #[test]
+    fn clearing_takes_back_what_is_held_and_keeps_the_sum() {
+        let mut draft = draft(10);
+        for (number, quantity) in [(1, 4), (2, 3)] {
+            draft.decide(&place(), &hold(number, quantity, END_OF_TIME), at(1));
+        }
+        let take = Change::End { until: END_OF_TIME, op_id: op(1), quantity: 4, end: End::Take };
+        draft.decide(&place(), &take, at(2));
+        let rows: Vec<LedgerRow> = draft.rows.values().flatten().cloned().collect();
+        let clear = Change::Clear { rows };
+        draft.decide(&place(), &clear, at(3));
+        let whole = (Level { on_hand: 6, reserved: 0 }, 6);
+        assert_eq!((draft.figures.level, draft.figures.folded), whole);
+        assert!(draft.rows.values().all(Option::is_none));
+        draft.decide(&place(), &clear, at(4));
+        assert_eq!((draft.figures.level, draft.figures.folded), whole, "a row is cleared once");
     }
 }

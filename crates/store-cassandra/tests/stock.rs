@@ -1,0 +1,119 @@
+//! Ledgers on a real cluster that are longer than what is read of them at a time.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use mw_domain::stock::{Cause, Delta, Movement};
+use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
+use mw_store::products::ImportProduct;
+use mw_store::records::{Checkpoint, Record, Records};
+use mw_store::stock::{Adjust, Reserve};
+use mw_store::{Freshness, Products, Stock};
+use mw_store_cassandra::CassandraStore;
+use mw_testkit::FakeClock;
+use mw_testkit::builders::{demand, product, product_id, zone};
+use mw_testkit::cassandra::fresh;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+const NOW: Timestamp = FakeClock::START;
+const ZONE: &str = "msk";
+/// More than two pages, the last of them not full.
+const ROWS: u64 = 600;
+
+async fn stocked(store: &CassandraStore, name: &str, units: u64) {
+    let (product, op) = (product(name).build(), Uuid::now_v7());
+    let command = ImportProduct { product, stock: vec![(zone(ZONE), units)], op, now: NOW, once: None };
+    store.import_product(command).await.unwrap();
+}
+
+fn hold(name: &str, quantity: u32, expires_at: Timestamp, now: Timestamp) -> Reserve {
+    let reservation_id = ReservationId::new(Uuid::now_v7());
+    Reserve {
+        reservation_id,
+        geo_zone: zone(ZONE),
+        lines: vec![demand(name, quantity)],
+        expires_at,
+        now,
+        once: None,
+    }
+}
+
+async fn level(store: &CassandraStore, name: &str, now: Timestamp) -> Level {
+    store.zone_stock(&product_id(name), &zone(ZONE), Freshness::Full, now).await.unwrap().unwrap().level
+}
+
+async fn audited(store: &CassandraStore) {
+    let audit = store.audit(&|_| {}).await.unwrap();
+    assert_eq!((audit.figures, audit.drifts), (1, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
+    let (store, _lease) = fresh().await;
+    stocked(&store, "hit", ROWS).await;
+    let ends = NOW.plus_seconds(60);
+    let mut holds = JoinSet::new();
+    for _ in 0..ROWS {
+        let store = std::sync::Arc::clone(&store);
+        holds.spawn(async move { store.reserve(hold("hit", 1, ends, NOW)).await.map(drop) });
+    }
+    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+    assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: ROWS, reserved: ROWS });
+
+    let later = ends.plus_seconds(1);
+    assert_eq!(
+        level(&store, "hit", later).await,
+        Level { on_hand: ROWS, reserved: 0 },
+        "a reader counts them all"
+    );
+    // Somebody who wants everything gets it as soon as all of them are settled.
+    let everything = hold("hit", u32::try_from(ROWS).unwrap(), later.plus_seconds(60), later);
+    store.reserve(everything).await.unwrap();
+    assert_eq!(level(&store, "hit", later).await, Level { on_hand: ROWS, reserved: ROWS });
+    audited(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
+    let (store, _lease) = fresh().await;
+    stocked(&store, "old", 10).await;
+    let mut changes = JoinSet::new();
+    for _ in 0..ROWS {
+        let store = std::sync::Arc::clone(&store);
+        changes.spawn(async move {
+            let adjust = Adjust {
+                product_id: product_id("old"),
+                geo_zone: zone(ZONE),
+                delta: 1,
+                reason: "counted".to_owned(),
+                op: Uuid::now_v7(),
+                now: NOW,
+                once: None,
+            };
+            store.adjust(adjust).await.map(drop)
+        });
+    }
+    assert!(changes.join_all().await.into_iter().all(|changed| changed.is_ok()));
+    store.reserve(hold("old", 3, NOW.plus_seconds(60), NOW)).await.unwrap();
+    assert_eq!(level(&store, "old", NOW).await, Level { on_hand: 10 + ROWS, reserved: 3 });
+
+    let imported = Level { on_hand: 7, reserved: 0 };
+    let stock =
+        ZoneStock { product_id: product_id("old"), geo_zone: zone(ZONE), level: imported, updated_at: NOW };
+    let delta = Delta { on_hand: 7, reserved: 0 };
+    let ledger = vec![Movement { at: NOW, op: Uuid::now_v7(), cause: Cause::Set, delta, note: None }];
+    let checkpoint = Checkpoint { import: "again".to_owned(), done: 1 };
+    store.import(vec![Record::Stock { stock, ledger }], checkpoint).await.unwrap();
+    assert_eq!(level(&store, "old", NOW).await, imported);
+    let export = store.export().await.unwrap();
+    let records = export.page(mw_store::PageRequest::first(100)).await.unwrap().items;
+    let ledgers: Vec<usize> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Stock { ledger, .. } => Some(ledger.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ledgers, [1], "something of the old ledger is left");
+    audited(&store).await;
+}
