@@ -199,11 +199,11 @@ async fn main() {
     measure(&hold, WARM_UP).await;
     measure(&order, WARM_UP).await;
     measure(&keyed, WARM_UP).await;
-    let held = report("reservations", &hold).await;
+    let together = report("reservations", &hold).await;
     report("whole orders", &order).await;
     report("whole orders with a key", &keyed).await;
     let alone = report("a conditional write a buyer", &plain).await;
-    println!("reservations are {:.0} times a conditional write a buyer", held / alone.max(0.1));
+    println!("reservations are {:.0} times a conditional write a buyer", together / alone.max(0.1));
     let audit = store.audit(&|_| {}).await.unwrap();
     let level = store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap().unwrap().level;
     println!("reserved {} of {}, drifts of the audit: {}", level.reserved, level.on_hand, audit.drifts.len());
