@@ -29,7 +29,7 @@ use scylla::statement::{Consistency, SerialConsistency};
 
 use crate::outcome::{self, SECOND_COPY_AFTER, Trace, Verdict};
 use crate::policy::Policy;
-use crate::replicas::SameReplica;
+use crate::replicas::{SameReplica, quorums};
 use crate::tables::Table;
 
 /// Attempts of a plain write, each on another node where one was lost.
@@ -118,6 +118,13 @@ impl Cql {
 
     pub(crate) fn cluster_name(&self) -> String {
         self.session.get_cluster_state().cluster_name().to_owned()
+    }
+
+    /// Whether every row can be read and written at the levels of its table, by the nodes that are connected.
+    pub(crate) fn check_replicas(&self) -> Result<()> {
+        let cluster = self.session.get_cluster_state();
+        quorums::check(&cluster, &self.prefix, &self.policy, self.same_replica.local_dc())
+            .map_err(StoreError::Unavailable)
     }
 
     /// `keyspace.table`, as statements name it.

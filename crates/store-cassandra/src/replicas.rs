@@ -6,6 +6,8 @@
 //! driver knows conditional statements of Cassandra only by their text, so it would spread them. A replica that did not
 //! answer in time is passed over for a while, since a paused node keeps its connections open.
 
+pub(crate) mod quorums;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,6 +30,10 @@ pub(crate) struct SameReplica {
 impl SameReplica {
     pub(crate) fn new(local_dc: String) -> Self {
         Self { local_dc, slow: Mutex::default() }
+    }
+
+    pub(crate) fn local_dc(&self) -> &str {
+        &self.local_dc
     }
 
     /// Passes over the replica that statements of this key go to now, and the one that those go to which are decided among

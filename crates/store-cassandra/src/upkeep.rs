@@ -69,6 +69,8 @@ impl Upkeeping {
 #[async_trait::async_trait]
 impl Upkeep for CassandraStore {
     async fn ready(&self) -> Result<()> {
+        self.cql.check_replicas()?;
+        // The driver may be late to know; the nodes themselves are asked for one partition.
         let found: Result<Option<(Option<String>,)>> =
             self.cql.first(&self.upkeep.ready, ("currency",)).await;
         found.map(drop).map_err(|error| StoreError::Unavailable(format!("the cluster: {error}")))

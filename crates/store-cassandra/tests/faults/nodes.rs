@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mw_domain::{OrderId, ReservationId};
 use mw_store::{Freshness, Orders, Products, Result, Stock, StoreError, Upkeep};
-use mw_store_cassandra::CassandraStore;
+use mw_store_cassandra::{CassandraStore, Replication};
 use mw_testkit::builders::{product_id, user_id, zone};
 use mw_testkit::cassandra::ClusterOptions;
 
@@ -36,6 +36,13 @@ async fn a_lost_node_fails_no_request_and_two_lost_nodes_are_told_at_once() {
         stocked(&store, goods.hit, 150).await;
     }
 
+    let mut single = options.clone();
+    single.keyspace = "single".to_owned();
+    single.replication = Replication::even("dc1", 1);
+    apply_schema(&single).await;
+    let single = CassandraStore::open(single).await.unwrap();
+    single.ready().await.unwrap();
+
     // A node that stands still keeps its connections.
     let traffic = Traffic::begin(&store, "paused", PAUSED);
     traffic.go_on(3).await;
@@ -52,12 +59,20 @@ async fn a_lost_node_fails_no_request_and_two_lost_nodes_are_told_at_once() {
     traffic.go_on(8).await;
     let while_killed = traffic.end().await;
     while_killed.check(&store).await;
+    store.ready().await.unwrap();
+    // What the lost node alone had is out of reach, whatever can still be read of the others.
+    eventually("a shop with one copy knows that some of its rows are lost", PATIENCE, async || {
+        let error = single.ready().await.err()?.to_string();
+        error.contains(" token ranges of single have too few replicas for LOCAL_QUORUM: ").then_some(())
+    })
+    .await;
 
     with(&cluster, |cluster| cluster.node(1).kill().unwrap()).await;
     let refused = without_a_quorum(&store).await;
 
     with(&cluster, |cluster| [1, 2].map(|index| cluster.node(index).restart().unwrap())).await;
     eventually("the cluster serves again", PATIENCE, async || store.ready().await.ok()).await;
+    eventually("so does the shop with one copy", PATIENCE, async || single.ready().await.ok()).await;
     let traffic = Traffic::begin(&store, "later", LATER);
     traffic.go_on(3).await;
     let afterwards = traffic.end().await;
@@ -81,7 +96,7 @@ async fn without_a_quorum(store: &Arc<CassandraStore>) -> Refused {
     // Until the nodes take a silent one for dead, a request waits for it.
     eventually("the last node knows that it is alone", PATIENCE, async || {
         let started = Instant::now();
-        (store.ready().await.is_err() && started.elapsed() < AT_ONCE).then_some(())
+        (units(store, "plenty").await.is_err() && started.elapsed() < AT_ONCE).then_some(())
     })
     .await;
     let customer = "refused";
