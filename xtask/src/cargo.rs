@@ -3,13 +3,15 @@
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The part of `cargo metadata` that the house rules read.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
+    /// Where cargo builds.
+    pub(crate) target_directory: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]

@@ -176,7 +176,7 @@ fn instructions(cluster: &Background) -> String {
 }
 
 /// `127.0.10`, three bytes of a loopback address.
-fn network(text: &str) -> Result<Network> {
+pub(crate) fn network(text: &str) -> Result<Network> {
     let bytes: Vec<u8> = text
         .split('.')
         .map(str::parse)

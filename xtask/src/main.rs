@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "a command line program talks through its standard output")]
 
+mod bench;
 mod cargo;
 mod cluster;
 mod counts;
@@ -42,6 +43,9 @@ enum Command {
     /// Check the house rules: dependency direction, dead files, wording, links, manifests
     #[command(after_help = "Each violation is one line, `path:line: what to change`.")]
     Tidy,
+    /// Measure Mobile World beside others who do the same work
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Start, look at and stop a real Cassandra cluster on this machine
     #[command(subcommand)]
     Cluster(cluster::Command),
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         }
         Command::Test { long, only, list: false } => steps::run_chosen(&only, long),
         Command::Tidy => tidy::run(),
+        Command::Bench(command) => bench::run(&command),
         Command::Cluster(command) => cluster::run(command),
         Command::Counts { write } => counts::run(write),
         Command::Deny => deny::run(),

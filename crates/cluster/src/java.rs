@@ -1,6 +1,7 @@
 //! Java and Maven: found, or installed where that is possible, or the error says what to type.
 
-use crate::error::{ClusterError, Doing, Result};
+use crate::apt::{answers, install};
+use crate::error::{ClusterError, Result};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,43 +80,6 @@ fn major(version: &str) -> &str {
     version.split(['.', '-', '+']).next().unwrap_or_default()
 }
 
-fn answers(program: &Path, argument: &str) -> bool {
-    Command::new(program)
-        .arg(argument)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-/// Installs a package with apt-get, and only as root: on other machines it does nothing, and the caller says what is
-/// missing.
-pub fn install(package: &str, report: fn(&str)) -> Result<()> {
-    if !rustix::process::geteuid().is_root() || !answers(Path::new("apt-get"), "--version") {
-        return Ok(());
-    }
-    report(&format!("installing {package} with apt-get"));
-    if !apt_get(&["install", package])? {
-        report("refreshing the list of packages");
-        apt_get(&["update"])?;
-        apt_get(&["install", package])?;
-    }
-    Ok(())
-}
-
-fn apt_get(arguments: &[&str]) -> Result<bool> {
-    Command::new("apt-get")
-        .args(["-qq", "-y", "--no-install-recommends"])
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status()
-        .map(|status| status.success())
-        .doing(|| "run apt-get".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,8 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_does_not_answer() {
-        assert!(!answers(Path::new("mw-no-such-program"), "-version"));
+    fn a_java_that_is_not_there_is_none() {
         assert!(Java::ask(PathBuf::from("mw-no-such-program")).is_none());
     }
 }

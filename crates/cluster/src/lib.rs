@@ -4,6 +4,7 @@
 //! that started it, in whatever way that ends; a [`Background`] cluster stays until it is taken down. All calls block.
 //! Linux only, since no other system has the whole of 127.0.0.0/8 to listen on.
 
+mod apt;
 mod archive;
 mod background;
 mod cache;
@@ -21,10 +22,10 @@ mod render;
 mod tls;
 mod watchdog;
 
+pub use apt::install as install_package;
 pub use background::{Background, NodeStatus};
 pub use cluster::Cluster;
 pub use error::{ClusterError, Result};
-pub use java::install as install_package;
 pub use network::Network;
 pub use node::Node;
 pub use options::ClusterOptions;

@@ -243,6 +243,7 @@ fn differences(a: &Settings, b: &Settings) -> Vec<String> {
         ("products", a.data.products.to_string(), b.data.products.to_string()),
         ("users", a.data.users.to_string(), b.data.users.to_string()),
         ("carts", a.data.carts.to_string(), b.data.carts.to_string()),
+        ("baskets", a.data.baskets.to_string(), b.data.baskets.to_string()),
         ("orders", a.data.orders.to_string(), b.data.orders.to_string()),
         ("skew", a.data.skew.to_string(), b.data.skew.to_string()),
         ("cores", a.cores.to_string(), b.cores.to_string()),

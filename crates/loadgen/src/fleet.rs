@@ -69,6 +69,13 @@ impl Fleet {
         self.members.iter().map(|member| member.shopper.unresolved).sum()
     }
 
+    /// Whoever comes next is who came first.
+    pub(crate) fn begin_with_the_first_buyer(&mut self) {
+        for member in &mut self.members {
+            member.shopper.buyers = 0;
+        }
+    }
+
     /// Runs a flow of the plan so many times, for users from the first on.
     pub(crate) fn fill(
         &mut self,

@@ -220,7 +220,8 @@ fn prepare(
     };
     let plan = Plan::new(&filling(workload)?, target, names.clone());
     let carts = if options.reuse.is_some() { 0 } else { data.carts };
-    for (flow, what, times) in [(0, "carts", carts), (1, "orders", data.orders)] {
+    for (flow, what, times) in [(0, "carts", carts), (1, "orders", data.orders), (2, "baskets", data.baskets)]
+    {
         if times == 0 {
             continue;
         }
@@ -232,6 +233,9 @@ fn prepare(
         }
         refuse_errors(what, &tally)?;
         observe(&Event::Setup { what, done: times, total: times });
+    }
+    if data.baskets > 0 {
+        fleet.begin_with_the_first_buyer();
     }
     Ok(before)
 }

@@ -14,7 +14,7 @@ use crate::tally::{Second, Tally};
 use crate::target::Target;
 use crate::wire::{Answer, text_field};
 use crate::worker::{Job, Loss, Next};
-use crate::workload::{Template, Workload};
+use crate::workload::{Data, Template, Workload};
 
 /// A request whose outcome is unknown is sent this often again, with the same key.
 const REPEATS_MAX: u8 = 5;
@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     /// Calls of the same name are counted together.
     pub(crate) kinds: Vec<String>,
     users: u64,
+    /// Buyers who have one turn each; 0: turns do not end.
+    baskets: u64,
 }
 
 #[derive(Debug)]
@@ -85,8 +87,8 @@ impl Plan {
                 });
             }
         }
-        let users = workload.data.users;
-        Self { choices: Choices::new(workload), names, calls, starts, kinds, users }
+        let Data { users, baskets, .. } = workload.data;
+        Self { choices: Choices::new(workload), names, calls, starts, kinds, users, baskets }
     }
 }
 
@@ -103,7 +105,7 @@ pub(crate) struct Shopper {
     random: SmallRng,
     thread: u64,
     threads: u64,
-    buyers: u64,
+    pub(crate) buyers: u64,
     sessions: u64,
     keys: u64,
     pub(crate) orders: Vec<Placed>,
@@ -240,6 +242,12 @@ impl<'a> Shopping<'a> {
         key
     }
 
+    /// Whether every buyer with a basket had their turn; filling them is no turn.
+    fn are_baskets_empty(&self) -> bool {
+        let is_filling = matches!(self.pace, Pace::Times { .. });
+        !is_filling && self.plan.baskets > 0 && self.shopper.own(self.shopper.buyers) >= self.plan.baskets
+    }
+
     /// From when on nothing begins any more. What a schedule held before its end may still go for a moment.
     fn last_begin(&self) -> Nanos {
         match self.pace {
@@ -356,6 +364,10 @@ impl Job for Shopping<'_> {
             return Next::End;
         }
         if now >= self.last_begin() {
+            return Next::End;
+        }
+        if self.are_baskets_empty() {
+            self.tally.ended = self.tally.ended.min(now);
             return Next::End;
         }
         match &mut self.pace {

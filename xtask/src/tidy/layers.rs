@@ -23,6 +23,7 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
     ("mw-cluster", Only(&[])),
     ("mw-loadgen", Only(&[])),
+    ("mw-peers", Only(&["mw-loadgen"])),
     ("mw-testkit", All),
     ("mw", All),
     ("xtask", Only(&["mw-cluster"])),
@@ -33,11 +34,13 @@ const WITHOUT: &[(&str, &[&str])] = &[("mw-domain", &["axum", "serde", "tokio"])
 
 /// Crates from outside, and the only ones of ours that may use them.
 const HOMES: &[(&str, &[&str])] = &[
-    ("anyhow", &["mw", "mw-testkit", "xtask"]),
+    ("anyhow", &["mw", "mw-peers", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
-    ("scylla", &["mw-store-cassandra", "mw-testkit"]),
-    ("serde_json", &["mw-http", "mw-loadgen", "mw", "mw-testkit", "xtask"]),
+    ("redis", &["mw-peers"]),
+    ("scylla", &["mw-peers", "mw-store-cassandra", "mw-testkit"]),
+    ("serde_json", &["mw-http", "mw-loadgen", "mw-peers", "mw", "mw-testkit", "xtask"]),
+    ("tokio-postgres", &["mw-peers"]),
 ];
 
 /// Crates of the workspace that are for tests alone.
@@ -111,6 +114,7 @@ fn line_of(tree: &Tree, manifest: &str, dependency: &str) -> usize {
 pub(super) mod tests {
     use super::*;
     use crate::cargo::Dependency;
+    use std::path::PathBuf;
 
     /// A workspace of (name, folder, dependencies); `dev:name` is a dev-dependency.
     pub(in crate::tidy) fn workspace(packages: &[(&str, &str, &[&str])]) -> Metadata {
@@ -123,7 +127,7 @@ pub(super) mod tests {
             manifest_path: cargo::root().join(folder).join("Cargo.toml").to_string_lossy().into_owned(),
             dependencies: dependencies.iter().map(dependency).collect(),
         };
-        Metadata { packages: packages.iter().map(package).collect() }
+        Metadata { packages: packages.iter().map(package).collect(), target_directory: PathBuf::new() }
     }
 
     /// What is said of `user` depending on `target` in a workspace that has all of today's crates.
@@ -209,6 +213,8 @@ pub(super) mod tests {
             ("mw-store-embedded", "axum"),
             ("mw-store", "fjall"),
             ("mw-http", "anyhow"),
+            ("mw", "tokio-postgres"),
+            ("xtask", "redis"),
         ];
         for (user, target) in pairs {
             let said = said(user, target);

@@ -182,6 +182,7 @@ fn settings_table(report: &Report) -> String {
         ("zones", grouped(data.zones)),
         ("units of each product in each zone", grouped(data.units)),
         ("carts before the run", grouped(data.carts)),
+        ("baskets before the run", grouped(data.baskets)),
         ("orders before the run", grouped(data.orders)),
         ("skew", data.skew.to_string()),
         ("hit products", format!("{}, for {} of choices", data.hits, data.hit_share)),

@@ -14,7 +14,7 @@ const BUILTIN: [(&str, &str); 8] = [
     ("healthz", include_str!("../../workloads/healthz.toml")),
 ];
 
-/// Carts and orders that are there before a run: its first flow fills a cart, its second places an order.
+/// What is there before a run: its first flow fills a cart, its second places an order, its third fills a basket.
 const FILLING: &str = include_str!("../../workloads/filling.toml");
 
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {

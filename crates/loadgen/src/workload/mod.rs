@@ -43,6 +43,8 @@ pub struct Data {
     pub carts: u64,
     /// Orders placed before the run.
     pub orders: u64,
+    /// Buyers with two lines in their cart, before the run. Each has one turn: the run ends when all had theirs.
+    pub baskets: u64,
     /// Zipf's exponent of the choice of products: 0 all alike, 1 a shop's usual, more is steeper.
     pub skew: f64,
     /// Products that everybody talks about.
@@ -61,6 +63,7 @@ impl Default for Data {
             units: 100_000_000,
             carts: 0,
             orders: 0,
+            baskets: 0,
             skew: 0.0,
             hits: 0,
             hit_share: 0.0,
@@ -161,6 +164,7 @@ impl Workload {
         ask(data.hits <= data.products, "data.hits: there are fewer products")?;
         ask((1..=UNITS_MAX).contains(&data.units), "data.units: expected 1 to 1000000000")?;
         ask(data.products <= 100_000_000, "data.products: expected at most 100000000")?;
+        ask(data.baskets <= data.users, "data.baskets: there are fewer users")?;
         ask(u32::try_from(data.users).is_ok(), "data.users: expected at most 4294967295")?;
         let counts = [("categories", data.categories), ("zones", data.zones), ("users", data.users)];
         for (name, count) in counts {

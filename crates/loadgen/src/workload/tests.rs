@@ -29,6 +29,12 @@ fn the_mix_of_black_friday_is_that_of_the_day() {
 }
 
 #[test]
+fn baskets_are_of_users() {
+    let told = refusal(&format!("about = 'x'\n[data]\nusers = 5\nbaskets = 6\n{FLOW}"));
+    assert!(told.contains("data.baskets: there are fewer users"), "{told}");
+}
+
+#[test]
 fn an_unknown_workload_is_told_with_the_known_ones() {
     let told = Workload::find("dya").unwrap_err().to_string();
     assert!(

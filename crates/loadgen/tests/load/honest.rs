@@ -51,6 +51,30 @@ fn orders_are_placed_and_read_back() {
 }
 
 #[test]
+fn every_buyer_with_a_basket_checks_out_once() {
+    let shop = RealShop::open();
+    let mut workload = Workload::parse(
+        "baskets",
+        r#"about = "carts of two lines become orders"
+        [[flow]]
+        share = 1
+        calls = [{ name = "checkout", request = "POST /v1/users/{buyer}/cart/checkout", body = '{"geo_zone":"{zone}"}', key = true, places_order = true }]"#,
+    )
+    .unwrap();
+    (workload.data.products, workload.data.users, workload.data.baskets) = (200, 300, 300);
+    let options = Options { warm_up: Duration::ZERO, threads: 2, ..options() };
+    let report = load(&shop.url, &workload, &options);
+    let table = report.to_table();
+    assert_eq!(report.error_count(), 0, "{table}");
+    assert!(report.is_cut_short, "it ends when the baskets are empty: {table}");
+    let check = report.check.unwrap();
+    assert!(check.passed && check.orders == 300, "{check:?}");
+    // The same buyers again, whose carts are filled before.
+    let again = Options { reuse: Some(report.settings.prefix), ..options };
+    assert_eq!(load(&shop.url, &workload, &again).error_count(), 0);
+}
+
+#[test]
 fn a_flash_sale_that_sells_out_sells_exactly_what_was_there() {
     let shop = RealShop::open();
     let mut workload = small("flash-sale");
