@@ -217,19 +217,27 @@ async fn main() {
     let (plain, plain_row) = plain(&session).await;
     let (plain, plain_row) = (Arc::new(plain), Arc::new(plain_row));
     println!("{BUYERS} buyers of one product, {} s each after a warm-up", MEASURED.as_secs());
-    measure(&hold, WARM_UP).await;
-    measure(&order, WARM_UP).await;
-    measure(&keyed, WARM_UP).await;
-    let together = report("reservations", &hold).await;
-    report("whole orders", &order).await;
-    report("whole orders with a key", &keyed).await;
-    let alone = report("a conditional write a buyer", &plain).await;
-    let with_row = report("the same with a row of its own", &plain_row).await;
-    println!(
-        "reservations are {:.0} times a conditional write a buyer, {:.0} times one with a row",
-        together / alone.max(0.1),
-        together / with_row.max(0.1)
-    );
+    // `cargo bench -- orders` runs one of them, for a profiler.
+    match std::env::args().nth(1).as_deref() {
+        Some("reservations") => drop(report("reservations", &hold).await),
+        Some("orders") => drop(report("whole orders", &order).await),
+        Some("keyed-orders") => drop(report("whole orders with a key", &keyed).await),
+        _ => {
+            measure(&hold, WARM_UP).await;
+            measure(&order, WARM_UP).await;
+            measure(&keyed, WARM_UP).await;
+            let together = report("reservations", &hold).await;
+            report("whole orders", &order).await;
+            report("whole orders with a key", &keyed).await;
+            let alone = report("a conditional write a buyer", &plain).await;
+            let with_row = report("the same with a row of its own", &plain_row).await;
+            println!(
+                "reservations are {:.0} times a conditional write a buyer, {:.0} times one with a row",
+                together / alone.max(0.1),
+                together / with_row.max(0.1)
+            );
+        }
+    }
     let audit = store.audit(&|_| {}).await.unwrap();
     let level = store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap().unwrap().level;
     println!("reserved {} of {}, drifts of the audit: {}", level.reserved, level.on_hand, audit.drifts.len());

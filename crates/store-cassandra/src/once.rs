@@ -24,7 +24,7 @@ use crate::time::{from_cql, to_cql, ttl_seconds};
 /// Rounds of claiming before giving up; each is lost to somebody else who got further.
 const ROUNDS: usize = 16;
 /// Partitions of keys. Few enough that a crowd meets in them; a day of a large shop is some megabytes in each.
-const SHARDS: u8 = 64;
+const SHARDS: u8 = 32;
 
 /// What a key says to somebody who comes with it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Reservations: units of several products held until a moment, all of them or none.
 //!
-//! The reservation's row is written first, then its units are held; nobody knows the id before all is done, and what a
-//! dead process left ends with its time. How a reservation ends is decided by the ledger row of its first product (by
+//! The reservation's row is written before its units are held, or while they are where there is no key that somebody could
+//! come again with; nobody knows the id before all is done, and what a dead process left ends with its time. How a reservation ends is decided by the ledger row of its first product (by
 //! id); its other products and its own row follow, and whoever finds them behind brings them along.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -132,8 +132,13 @@ impl CassandraStore {
                 expires_at,
             });
             self.refuse_short(&reservation.geo_zone, &reservation.lines, now).await?;
-            self.write_reservation(&reservation, now).await?;
-            let short = self.hold_all(&reservation, is_new, now).await?;
+            let short = if is_keyed {
+                // Whoever comes again with the key must find when the hold ends.
+                self.write_reservation(&reservation, now).await?;
+                self.hold_all(&reservation, is_new, now).await?
+            } else {
+                self.write_and_hold(&reservation, now).await?
+            };
             if short.is_empty() {
                 return Ok(reservation);
             }
@@ -245,6 +250,18 @@ impl CassandraStore {
             self.due.add(&self.cql, Queue::Hold, expires_at, id, now),
         );
         row.and(due).map_err(nothing_held)
+    }
+
+    /// Holds the units while the row is written: without a key nobody asks for either before both are done, and a hold
+    /// without a row ends with its time.
+    async fn write_and_hold(&self, reservation: &Reservation, now: Timestamp) -> Result<Vec<Shortage>> {
+        let (written, held) =
+            tokio::join!(self.write_reservation(reservation, now), self.hold_all(reservation, true, now),);
+        let (Err(error), Ok(_)) = (&written, &held) else { return held };
+        self.end_lines(reservation, reservation.lines.iter(), End::Release, now)
+            .await
+            .map_err(|left| StoreError::Ambiguous(format!("units are held until they expire: {left}")))?;
+        Err(error.clone())
     }
 
     async fn open_row(&self, reservation: &Reservation, now: Timestamp) -> Result<()> {
