@@ -77,7 +77,7 @@ fn product() -> Product {
         category: Category::parse("smartphones").unwrap(),
         price: Money::from_minor(1_999_000),
         description: "A thing that somebody wants, told in about as many words as it takes. ".repeat(3),
-        attributes: attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        attributes: attributes.into(),
         created_at: at(0),
         updated_at: at(0),
     }

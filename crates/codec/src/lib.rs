@@ -17,7 +17,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use mw_domain::Timestamp;
+use mw_domain::{Attributes, Timestamp};
 use mw_store::StoreError;
 
 /// The version that this release writes.
@@ -100,7 +100,7 @@ impl Writer {
         self.optional(text.as_ref(), |writer, text| writer.text(text));
     }
 
-    pub fn text_map(&mut self, map: &BTreeMap<String, String>) {
+    pub fn text_map<'t>(&mut self, map: impl ExactSizeIterator<Item = (&'t str, &'t str)>) {
         self.unsigned(map.len() as u64);
         for (key, value) in map {
             self.text(key);
@@ -148,6 +148,15 @@ impl<'a> Reader<'a> {
     }
 
     pub fn unsigned(&mut self) -> Result<u64, Damaged> {
+        // Most numbers are lengths of a byte.
+        if let Some((&byte @ ..0x80, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return Ok(byte.into());
+        }
+        self.long_unsigned()
+    }
+
+    fn long_unsigned(&mut self) -> Result<u64, Damaged> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -179,10 +188,15 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&mut self) -> Result<&'a str, Damaged> {
+        let text = self.text_bytes()?;
+        std::str::from_utf8(text).map_err(|_| self.damaged())
+    }
+
+    fn text_bytes(&mut self) -> Result<&'a [u8], Damaged> {
         let len = usize::try_from(self.unsigned()?).map_err(|_| self.damaged())?;
         let (text, rest) = self.rest.split_at_checked(len).ok_or(Damaged(self.what))?;
         self.rest = rest;
-        std::str::from_utf8(text).map_err(|_| self.damaged())
+        Ok(text)
     }
 
     /// A checked id.
@@ -222,5 +236,19 @@ impl<'a> Reader<'a> {
     pub fn text_map(&mut self) -> Result<BTreeMap<String, String>, Damaged> {
         let pairs = self.list(|reader| Ok((reader.text()?.to_owned(), reader.text()?.to_owned())))?;
         Ok(pairs.into_iter().collect())
+    }
+
+    /// A text map as the attributes of a card. Their text is checked once, as a whole.
+    pub fn attributes(&mut self) -> Result<Attributes, Damaged> {
+        let texts = usize::try_from(self.unsigned()?).unwrap_or(usize::MAX).saturating_mul(2);
+        // Neither can be more than what is left to read, whatever a damaged length says.
+        let mut ends = Vec::with_capacity(texts.min(self.rest.len()));
+        let mut bytes = Vec::with_capacity(if texts == 0 { 0 } else { self.rest.len() });
+        for _ in 0..texts {
+            bytes.extend_from_slice(self.text_bytes()?);
+            ends.push(u32::try_from(bytes.len()).map_err(|_| self.damaged())?);
+        }
+        let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
+        Attributes::from_parts(text, ends).ok_or(self.damaged())
     }
 }

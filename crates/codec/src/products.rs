@@ -7,7 +7,8 @@ use crate::{Damaged, Reader, Writer};
 const WHAT: &str = "product";
 
 pub fn encode(product: &Product) -> Vec<u8> {
-    let mut writer = Writer::new(128 + product.name.len() + product.description.len());
+    let mut writer =
+        Writer::new(128 + product.name.len() + product.description.len() + product.attributes.text_len());
     write(&mut writer, product);
     writer.done()
 }
@@ -18,7 +19,7 @@ pub fn write(writer: &mut Writer, product: &Product) {
     writer.text(product.product_id.as_str());
     writer.text(product.category.as_str());
     writer.text(&product.description);
-    writer.text_map(&product.attributes);
+    writer.text_map(product.attributes.iter());
     writer.time(product.created_at);
     writer.time(product.updated_at);
 }
@@ -39,7 +40,7 @@ pub fn read(reader: &mut Reader<'_>) -> Result<Product, Damaged> {
         category: reader.id(Category::parse)?,
         price,
         description: reader.text()?.to_owned(),
-        attributes: reader.text_map()?,
+        attributes: reader.attributes()?,
         created_at: reader.time()?,
         updated_at: reader.time()?,
     })

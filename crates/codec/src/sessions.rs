@@ -29,7 +29,7 @@ pub fn write(writer: &mut Writer, session: &Session) {
     writer.optional_text(session.ip.as_deref());
     writer.optional_text(session.user_agent.as_deref());
     writer.optional_text(session.device_type.as_deref());
-    writer.text_map(&session.data);
+    writer.text_map(session.data.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     writer.time(session.created_at);
     writer.time(session.last_activity);
     writer.time(session.expires_at);

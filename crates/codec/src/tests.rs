@@ -9,9 +9,10 @@ use std::path::Path;
 use mw_domain::cart::MergeChange;
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
-    Cart, CartChange, CartId, CartLine, CartStatus, Category, Demand, EventKind, GeoZone, IdempotencyKey,
-    Level, Money, Movement, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Owner, Product, ProductId,
-    Reservation, ReservationId, ReservationStatus, Session, SessionId, Timestamp, UserId, ZoneStock,
+    Attributes, Cart, CartChange, CartId, CartLine, CartStatus, Category, Demand, EventKind, GeoZone,
+    IdempotencyKey, Level, Money, Movement, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Owner,
+    Product, ProductId, Reservation, ReservationId, ReservationStatus, Session, SessionId, Timestamp, UserId,
+    ZoneStock,
 };
 use mw_store::carts::Merged;
 use mw_store::once::{Outcome, Remembered};
@@ -86,7 +87,7 @@ fn product() -> Product {
         category: Category::parse("Телефоны").unwrap(),
         price: Money::from_minor(1_999_990),
         description: "A phone.".into(),
-        attributes: BTreeMap::from([("color".into(), "black".into())]),
+        attributes: [("color", "black")].into(),
         created_at: at(0),
         updated_at: at(9),
     }
@@ -299,6 +300,32 @@ fn a_damaged_length_reserves_no_memory() {
     let bytes = writer.done();
     let mut reader = Reader::new(&bytes, "list").unwrap();
     assert_eq!(reader.list(Reader::byte), Err(Damaged("list")));
+}
+
+#[test]
+fn attributes_that_make_no_sense_are_damaged() {
+    let read = |texts: &[&[u8]], count: u64| {
+        let mut writer = Writer::new(64);
+        writer.unsigned(count);
+        for text in texts {
+            writer.unsigned(text.len() as u64);
+            writer.bytes(text);
+        }
+        let bytes = writer.done();
+        Reader::new(&bytes, "card").unwrap().attributes()
+    };
+    assert_eq!(read(&[b"a", b"1", b"b", b"2"], 2), Ok(Attributes::from([("a", "1"), ("b", "2")])));
+    for (texts, count) in [
+        (&[b"b".as_slice(), b"1", b"a", b"2"][..], 2),
+        (&[b"a", b"1", b"a", b"2"], 2),
+        (&[b"a", b"1", b"b"], 2),
+        (&[b"a", b"1"], u64::MAX),
+        (&[b"a", &[0xff]], 1),
+        // Whole characters together, but not each for itself.
+        (&[&[0xd1], &[0x8f]], 1),
+    ] {
+        assert_eq!(read(texts, count), Err(Damaged("card")), "{texts:?}");
+    }
 }
 
 #[test]

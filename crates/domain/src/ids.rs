@@ -23,14 +23,33 @@ pub enum InvalidId {
 
 fn is_name(text: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:~-".contains(&byte))
+        && text.bytes().all(|byte| NAME_BYTES.get(usize::from(byte)) == Some(&true))
 }
+
+/// Which bytes a name may have. Ids are checked wherever they are read, so it is looked up.
+#[expect(clippy::indexing_slicing, reason = "the index is below 0x80, and the compiler runs this")]
+static NAME_BYTES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 0x80 {
+        allowed[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'~' | b'-');
+        byte += 1;
+    }
+    allowed
+};
 
 fn is_category(text: &str) -> bool {
     // Bytes first: four bytes a character at the most, so that a huge text is not counted through.
     (1..=CATEGORY_CHARS_MAX * 4).contains(&text.len())
-        && text.chars().count() <= CATEGORY_CHARS_MAX
-        && !text.chars().any(char::is_control)
+        && (text.len() <= CATEGORY_CHARS_MAX || text.chars().count() <= CATEGORY_CHARS_MAX)
+        && !has_control(text)
+}
+
+fn has_control(text: &str) -> bool {
+    // Beyond ASCII all control characters begin with this byte, as few others do.
+    let suspect = |byte: u8| byte.is_ascii_control() || byte == 0xc2;
+    text.bytes().any(suspect) && text.chars().any(char::is_control)
 }
 
 fn is_idempotency_key(text: &str) -> bool {
@@ -215,7 +234,10 @@ mod tests {
         assert!(Category::parse("Телефоны и планшеты").is_ok());
         assert!(Category::parse(&"я".repeat(128)).is_ok());
         assert_eq!(Category::parse(&"я".repeat(129)), Err(InvalidId::Category));
-        assert_eq!(Category::parse("a\nb"), Err(InvalidId::Category));
+        for control in ["a\nb", "\u{7f}", "я\u{80}", "\u{9f}я"] {
+            assert_eq!(Category::parse(control), Err(InvalidId::Category), "{control:?}");
+        }
+        assert!(Category::parse("\u{a0}é\u{bf}").is_ok());
     }
 
     #[test]

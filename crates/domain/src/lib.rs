@@ -3,6 +3,7 @@
 //! Every boundary (JSON, stored bytes, CQL rows, BSON) converts straight to and from these types, so a rule that
 //! must hold everywhere is written here once.
 
+pub mod attributes;
 pub mod bucket;
 pub mod cart;
 pub mod ids;
@@ -14,6 +15,7 @@ pub mod session;
 pub mod stock;
 pub mod time;
 
+pub use attributes::Attributes;
 pub use cart::{Cart, CartChange, CartLine, CartStatus, MergeChange, MergeMode, Owner};
 pub use ids::{
     CartId, Category, GeoZone, IdempotencyKey, InvalidId, OrderId, ProductId, ReservationId, SessionId,

@@ -1,7 +1,6 @@
 //! The catalogue's card of a product.
 
-use std::collections::BTreeMap;
-
+use crate::attributes::Attributes;
 use crate::ids::{Category, ProductId};
 use crate::limits::{DESCRIPTION_CHARS_MAX, InvalidField, NAME_CHARS_MAX, check_entries, check_text};
 use crate::money::Money;
@@ -14,7 +13,7 @@ pub struct Product {
     pub category: Category,
     pub price: Money,
     pub description: String,
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Attributes,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
@@ -26,7 +25,7 @@ pub struct ProductPatch {
     pub category: Option<Category>,
     pub price: Option<Money>,
     pub description: Option<String>,
-    pub attributes: Option<BTreeMap<String, String>>,
+    pub attributes: Option<Attributes>,
 }
 
 impl Product {
@@ -36,8 +35,7 @@ impl Product {
         }
         check_text("name", &self.name, NAME_CHARS_MAX)?;
         check_text("description", &self.description, DESCRIPTION_CHARS_MAX)?;
-        let attributes = self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        check_entries("attributes", attributes)
+        check_entries("attributes", self.attributes.iter())
     }
 
     pub fn patch(&mut self, patch: ProductPatch, now: Timestamp) {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::error::Problem;
+use crate::wire;
 
 pub(crate) type Answer = Result<Response, Problem>;
 
@@ -20,7 +21,7 @@ const HEADERS: usize = 8;
 /// `size` is a guess of how many bytes the JSON has.
 pub(crate) fn json(status: StatusCode, size: usize, value: &impl Serialize) -> Answer {
     let mut body = Vec::with_capacity(size);
-    serde_json::to_writer(&mut body, value)
+    wire::json::write(&mut body, value)
         .map_err(|error| Problem::internal(format_args!("write JSON: {error}")))?;
     Ok(with_body(status, APPLICATION_JSON, body.into()))
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mw_domain::{
-    Demand, GeoZone, IdempotencyKey, Money, OrderId, Product, ProductId, ReservationId, Timestamp, UserId,
+    Attributes, Demand, GeoZone, IdempotencyKey, Money, OrderId, Product, ProductId, ReservationId,
+    Timestamp, UserId,
 };
 use mw_store::orders::{Basket, PlaceOrder};
 use mw_store::stock::{Reserve, SetOnHand};
@@ -196,7 +197,7 @@ async fn main() {
         category: mw_domain::Category::parse("hits").unwrap(),
         price: Money::from_minor(19_990),
         description: String::new(),
-        attributes: [].into(),
+        attributes: Attributes::default(),
         created_at: now(),
         updated_at: now(),
     };

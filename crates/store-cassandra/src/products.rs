@@ -8,6 +8,8 @@ mod import;
 mod listing;
 mod place;
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, Product, ProductId, Timestamp};
@@ -241,6 +243,8 @@ impl CassandraStore {
         self.announce(card, listed).await?;
         let Product { product_id, name, category, price, description, attributes, created_at, updated_at } =
             card.product.clone();
+        let attributes: BTreeMap<String, String> =
+            attributes.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let key = product_id.as_str().to_owned();
         let values = (
             name,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mw_codec::Writer;
 use mw_domain::bucket::Plan;
-use mw_domain::{Category, GeoZone, Money, Product, ProductId, Timestamp};
+use mw_domain::{Attributes, Category, GeoZone, Money, Product, ProductId, Timestamp};
 use mw_store::products::{CategoryQuery, ImportProduct};
 use mw_store::stock::SetOnHand;
 use mw_store::{Freshness, PageRequest, Products, Stock};
@@ -74,7 +74,7 @@ fn card(name: &str, category: &str, minor: i64) -> Product {
         category: Category::parse(category).unwrap(),
         price: Money::from_minor(minor),
         description: String::new(),
-        attributes: [].into(),
+        attributes: Attributes::default(),
         created_at: at(0),
         updated_at: at(0),
     }

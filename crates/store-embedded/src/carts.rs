@@ -8,7 +8,7 @@ use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine};
 use mw_store::{Done, Page, PageRequest, Position, Refusal, Result};
 
 use crate::EmbeddedStore;
-use crate::keys::{self, Activity};
+use crate::keys::{self, Activity, Key};
 use crate::once;
 use crate::tables::Table;
 use crate::tx::Tx;
@@ -34,9 +34,9 @@ impl Carts for EmbeddedStore {
             once::run(tx, once, now, |tx| {
                 let mut cart =
                     expected(read_active(tx, &owner, now)?, expected_version)?.ok_or(Refusal::CartEmpty)?;
-                let before = cart.clone();
+                let place = active_place(&cart);
                 cart.abandon(now, &lifetime);
-                close(tx, &before, &cart);
+                close(tx, place, &cart);
                 Ok(cart)
             })
         })
@@ -168,21 +168,22 @@ pub(crate) fn expected(cart: Option<Cart>, version: Option<u64>) -> Result<Optio
 fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
     let SetLine { owner, product_id, quantity, new_cart_id, expected_version, lifetime, now } = command;
     let before = expected(read_active(tx, &owner, now)?, expected_version)?;
-    let mut cart = before.clone().unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
+    let place = before.as_ref().map(active_place);
+    let mut cart = before.unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
     cart.set_line(product_id.clone(), quantity, now, &lifetime)?;
-    save_active(tx, before.as_ref(), &cart);
+    save_active(tx, place, &cart);
     save_change(tx, &cart.owner, &cart.line_history(&product_id));
     Ok(cart)
 }
 
 fn remove_line(tx: &mut Tx, command: &RemoveLine) -> Result<Option<Cart>> {
     let RemoveLine { owner, product_id, expected_version, lifetime, now } = command;
-    let Some(before) = expected(read_active(tx, owner, *now)?, *expected_version)? else {
+    let Some(mut cart) = expected(read_active(tx, owner, *now)?, *expected_version)? else {
         return Ok(None);
     };
-    let mut cart = before.clone();
+    let place = active_place(&cart);
     if cart.remove_line(product_id, *now, lifetime) {
-        save_active(tx, Some(&before), &cart);
+        save_active(tx, Some(place), &cart);
         save_change(tx, owner, &cart.line_history(product_id));
     }
     Ok(Some(cart))
@@ -195,12 +196,13 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     let Some(mut guest) = guest.filter(|guest| !guest.lines.is_empty()) else {
         return Ok(Merged { cart: before, changes: Vec::new() });
     };
-    let guest_before = guest.clone();
-    let mut cart = before.clone().unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
+    let guest_place = active_place(&guest);
+    let place = before.as_ref().map(active_place);
+    let mut cart = before.unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
     let changes = cart.take_in(&mut guest, command.mode, command.now, &command.lifetime);
-    close(tx, &guest_before, &guest);
+    close(tx, guest_place, &guest);
     if !changes.is_empty() {
-        save_active(tx, before.as_ref(), &cart);
+        save_active(tx, place, &cart);
         for change in cart.merge_history(&changes) {
             save_change(tx, &cart.owner, &change);
         }
@@ -208,10 +210,14 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     Ok(Merged { cart: Some(cart), changes })
 }
 
+/// Where an active cart stands in the activity index.
+pub(crate) fn active_place(cart: &Cart) -> Key {
+    keys::activity(Activity::Active, cart)
+}
+
 /// Writes the active cart; its place in the activity index moves only when the hour does.
-pub(crate) fn save_active(tx: &mut Tx, before: Option<&Cart>, cart: &Cart) {
-    let place = keys::activity(Activity::Active, cart);
-    let old_place = before.map(|before| keys::activity(Activity::Active, before));
+pub(crate) fn save_active(tx: &mut Tx, old_place: Option<Key>, cart: &Cart) {
+    let place = active_place(cart);
     if old_place.as_ref() != Some(&place) {
         if let Some(old_place) = old_place {
             tx.remove(Table::CartActivity, old_place);
@@ -221,10 +227,10 @@ pub(crate) fn save_active(tx: &mut Tx, before: Option<&Cart>, cart: &Cart) {
     tx.put(Table::Carts, keys::active_cart(&cart.owner), mw_codec::carts::encode(cart));
 }
 
-/// Moves a cart that is no longer active to the closed ones.
-pub(crate) fn close(tx: &mut Tx, before: &Cart, cart: &Cart) {
+/// Moves a cart that is no longer active to the closed ones; `old_place` is where it stood while it was.
+pub(crate) fn close(tx: &mut Tx, old_place: Key, cart: &Cart) {
     tx.remove(Table::Carts, keys::active_cart(&cart.owner));
-    tx.remove(Table::CartActivity, keys::activity(Activity::Active, before));
+    tx.remove(Table::CartActivity, old_place);
     save_closed(tx, cart);
 }
 

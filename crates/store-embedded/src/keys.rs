@@ -229,6 +229,14 @@ pub(crate) fn stock(product_id: &ProductId, geo_zone: &GeoZone) -> Key {
     Builder::new(64).text(product_id.as_str()).last_text(geo_zone.as_str())
 }
 
+/// The key of a stock row once more, in a buffer that has held others.
+pub(crate) fn write_stock(key: &mut Key, product_id: &[u8], geo_zone: &GeoZone) {
+    key.clear();
+    key.extend_from_slice(product_id);
+    key.push(0);
+    key.extend_from_slice(geo_zone.as_str().as_bytes());
+}
+
 /// Product and zone of a stock row.
 pub(crate) fn read_stock(key: &[u8]) -> Result<(ProductId, GeoZone), Damaged> {
     let damaged = || Damaged("stock key");

@@ -168,10 +168,10 @@ fn place(tx: &mut Tx, command: PlaceOrder) -> Result<Order> {
     stock::check_demands(tx, &order.geo_zone, lines(&order), Unknown::IsRuledOut)?;
     stock::move_lines(tx, &order.geo_zone, lines(&order), Cause::Hold, order.order_id.uuid(), now)?;
     save_new(tx, &order, &[order.created_event()]);
-    if let Some((before, lifetime)) = cart {
-        let mut cart = before.clone();
+    if let Some((mut cart, lifetime)) = cart {
+        let place = carts::active_place(&cart);
         cart.become_order(order.order_id, now, &lifetime);
-        carts::close(tx, &before, &cart);
+        carts::close(tx, place, &cart);
     }
     Ok(order)
 }

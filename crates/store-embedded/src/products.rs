@@ -74,19 +74,24 @@ impl Products for EmbeddedStore {
         let (expired, view) = self.view_with_expired_holds(now)?;
         let list = category_list(query);
         let prefix = list.prefix.len();
+        let mut stock_key = keys::Key::new();
         page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
-            let id = key.get(prefix + 8..).and_then(|id| std::str::from_utf8(id).ok());
-            let id = id.and_then(|id| ProductId::parse(id).ok()).ok_or(mw_codec::Damaged("category key"))?;
+            let id = key.get(prefix + 8..).ok_or(mw_codec::Damaged("category key"))?;
             let available = match &query.geo_zone {
-                Some(zone) => Some(stock::available(&view, &expired, &id, zone)?),
+                Some(zone) => {
+                    keys::write_stock(&mut stock_key, id, zone);
+                    Some(stock::available(&view, &expired, &stock_key)?)
+                }
                 None => None,
             };
             if query.in_stock && available == Some(0) {
                 return Ok(None);
             }
-            let product = read(&view, &id)?.ok_or_else(|| {
+            let row = view.get(Table::Products, id)?.ok_or_else(|| {
+                let id = String::from_utf8_lossy(id);
                 StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
             })?;
+            let product = mw_codec::products::decode(&row)?;
             Ok(Some(Listed { product, available }))
         })
     }
@@ -147,18 +152,18 @@ fn category_list(query: &CategoryQuery) -> List {
 }
 
 pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {
-    let row = look.get(Table::Products, &keys::product(product_id))?;
+    let row = look.get(Table::Products, product_id.as_str().as_bytes())?;
     Ok(row.map(|row| mw_codec::products::decode(&row)).transpose()?)
 }
 
 /// Name and price of a product.
 pub(crate) fn read_tag(look: &dyn Look, product_id: &ProductId) -> Result<Option<(String, Money)>> {
-    let row = look.get(Table::Products, &keys::product(product_id))?;
+    let row = look.get(Table::Products, product_id.as_str().as_bytes())?;
     Ok(row.map(|row| mw_codec::products::decode_tag(&row)).transpose()?)
 }
 
 pub(crate) fn exists(look: &dyn Look, product_id: &ProductId) -> Result<bool> {
-    Ok(look.get(Table::Products, &keys::product(product_id))?.is_some())
+    Ok(look.get(Table::Products, product_id.as_str().as_bytes())?.is_some())
 }
 
 fn index_key(product: &Product) -> Vec<u8> {

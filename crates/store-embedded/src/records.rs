@@ -207,7 +207,7 @@ fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
     let row = tx.get(Table::Carts, &keys::active_cart(&cart.owner))?;
     let active = row.map(|row| mw_codec::carts::decode(&row)).transpose()?;
     if cart.status == CartStatus::Active {
-        carts::save_active(tx, active.as_ref(), cart);
+        carts::save_active(tx, active.as_ref().map(carts::active_place), cart);
         return Ok(());
     }
     if let Some(active) = active.filter(|active| active.cart_id == cart.cart_id) {

@@ -37,8 +37,10 @@ impl Stock for EmbeddedStore {
         now: Timestamp,
     ) -> Result<Option<ZoneStock>> {
         let (expired, view) = self.view_with_expired_holds(now)?;
-        let row = view.get(Table::Stock, &keys::stock(product_id, geo_zone))?;
-        row.map(|row| read_zone(&expired, product_id.clone(), geo_zone.clone(), &row)).transpose()
+        let key = keys::stock(product_id, geo_zone);
+        let Some(row) = view.get(Table::Stock, &key)? else { return Ok(None) };
+        let (level, updated_at) = read_level(&expired, &key, &row)?;
+        Ok(Some(ZoneStock { product_id: product_id.clone(), geo_zone: geo_zone.clone(), level, updated_at }))
     }
 
     async fn product_stock(
@@ -50,8 +52,9 @@ impl Stock for EmbeddedStore {
         let (expired, view) = self.view_with_expired_holds(now)?;
         let mut zones = Vec::new();
         view.scan(Table::Stock, &Span::prefix(keys::zones(product_id)), false, &mut |key, value| {
-            let (product_id, zone) = keys::read_stock(key)?;
-            zones.push(read_zone(&expired, product_id, zone, value)?);
+            let (product_id, geo_zone) = keys::read_stock(key)?;
+            let (level, updated_at) = read_level(&expired, key, value)?;
+            zones.push(ZoneStock { product_id, geo_zone, level, updated_at });
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(zones)
@@ -150,25 +153,20 @@ pub(crate) fn held_units(look: &dyn Look, from: Timestamp, now: Timestamp) -> Re
     Ok(expired)
 }
 
-/// What is available in a zone; an unknown one has nothing.
-pub(crate) fn available(
-    look: &dyn Look,
-    expired: &HeldUnits,
-    product_id: &ProductId,
-    zone: &GeoZone,
-) -> Result<u64> {
-    let row = look.get(Table::Stock, &keys::stock(product_id, zone))?;
-    let stock = row.map(|row| read_zone(expired, product_id.clone(), zone.clone(), &row)).transpose()?;
-    Ok(stock.map_or(0, |stock| stock.level.available()))
+/// What is available at the place of a key; an unknown one has nothing.
+pub(crate) fn available(look: &dyn Look, expired: &HeldUnits, key: &[u8]) -> Result<u64> {
+    let row = look.get(Table::Stock, key)?;
+    let level = row.map(|row| read_level(expired, key, &row)).transpose()?;
+    Ok(level.map_or(0, |(level, _)| level.available()))
 }
 
-fn read_zone(expired: &HeldUnits, product_id: ProductId, geo_zone: GeoZone, row: &[u8]) -> Result<ZoneStock> {
+fn read_level(expired: &HeldUnits, key: &[u8], row: &[u8]) -> Result<(Level, Timestamp)> {
     let (mut level, updated_at) = mw_codec::stock::decode_level(row)?;
     if !expired.is_empty() {
-        let ended = expired.get(&keys::stock(&product_id, &geo_zone)).copied().unwrap_or_default();
+        let ended = expired.get(key).copied().unwrap_or_default();
         level.reserved = level.reserved.saturating_sub(ended);
     }
-    Ok(ZoneStock { product_id, geo_zone, level, updated_at })
+    Ok((level, updated_at))
 }
 
 /// The figures of a zone; one without stock has nothing, as of now.

@@ -120,6 +120,10 @@ impl Tx {
         let mut batch =
             OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
         for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
+            // A command touches a few of the tables.
+            if pending.is_empty() {
+                continue;
+            }
             let keyspace = self.tables.get(*table);
             for (key, value) in pending.drain() {
                 match value {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mw_domain::cart::CartLifetime;
 use mw_domain::session::SessionLifetime;
 use mw_domain::{
-    CartId, Category, Currency, Demand, GeoZone, IdempotencyKey, Money, OrderId, Owner, Product, ProductId,
-    ReservationId, SessionId, Timestamp, UserId,
+    Attributes, CartId, Category, Currency, Demand, GeoZone, IdempotencyKey, Money, OrderId, Owner, Product,
+    ProductId, ReservationId, SessionId, Timestamp, UserId,
 };
 use mw_shop::{Clock, Settings, Shop};
 use mw_store::{Fingerprint, Once, SharedStore};
@@ -101,7 +101,7 @@ pub fn product(id: &str) -> ProductBuilder {
         category: category("phones"),
         price: Money::from_minor(10_000),
         description: String::new(),
-        attributes: [].into(),
+        attributes: Attributes::default(),
         created_at: FakeClock::START,
         updated_at: FakeClock::START,
     })
@@ -137,7 +137,7 @@ impl ProductBuilder {
 
     #[must_use]
     pub fn attribute(mut self, key: &str, value: &str) -> Self {
-        self.0.attributes.insert(key.to_owned(), value.to_owned());
+        self.0.attributes = self.0.attributes.iter().chain([(key, value)]).collect();
         self
     }
 
@@ -187,7 +187,7 @@ mod tests {
     fn a_product_has_what_was_said_and_defaults_for_the_rest() {
         let made = product("p1").price("10.50").category("cables").attribute("colour", "red").build();
         assert_eq!((made.price, made.category.as_str()), (Money::from_minor(1_050), "cables"));
-        assert_eq!(made.attributes["colour"], "red");
+        assert_eq!(made.attributes.get("colour"), Some("red"));
         assert_eq!(made.check(), Ok(()));
     }
 

@@ -99,7 +99,8 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
     let page = app.shop.store.category(&asked, freshness, app.shop.now(), page).await.or_problem(&app)?;
     let currency = app.shop.settings.currency;
     let show = |listed| ProductView::listed(listed, &currency);
-    answer::ok(64 + page.items.len() * 512, &ListView::new(&page, &scope, show))
+    let size = page.items.iter().map(|listed| show(listed).size()).sum::<usize>();
+    answer::ok(64 + size, &ListView::new(&page, &scope, show))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {

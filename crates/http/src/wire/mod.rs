@@ -4,6 +4,7 @@
 //! while it is read, so that an error knows the path of its field.
 
 pub(crate) mod carts;
+pub(crate) mod json;
 pub(crate) mod list;
 pub(crate) mod orders;
 pub(crate) mod products;

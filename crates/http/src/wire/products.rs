@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mw_domain::product::ProductPatch;
-use mw_domain::{Category, Currency, GeoZone, Product, ProductId, Timestamp};
+use mw_domain::{Attributes, Category, Currency, GeoZone, Product, ProductId, Timestamp};
 use mw_store::products::Listed;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::scalars::{At, MoneyView};
@@ -25,7 +25,8 @@ pub(crate) struct ProductView<'a> {
     price: MoneyView<'a>,
     description: &'a str,
     #[schema(value_type = BTreeMap<String, String>)]
-    attributes: &'a BTreeMap<String, String>,
+    #[serde(serialize_with = "attributes")]
+    attributes: &'a Attributes,
     #[schema(value_type = schema::Time)]
     created_at: At,
     #[schema(value_type = schema::Time)]
@@ -34,6 +35,10 @@ pub(crate) struct ProductView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     available: Option<u64>,
+}
+
+fn attributes<S: Serializer>(attributes: &Attributes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(attributes.iter())
 }
 
 impl<'a> ProductView<'a> {
@@ -57,7 +62,10 @@ impl<'a> ProductView<'a> {
 
     /// About as many bytes as the JSON has.
     pub(crate) fn size(&self) -> usize {
-        384 + self.name.len() + self.description.len() + self.attributes.len() * 48
+        384 + self.name.len()
+            + self.description.len()
+            + self.attributes.text_len()
+            + self.attributes.len() * 8
     }
 }
 
@@ -104,7 +112,7 @@ impl ProductBody {
             name: self.name,
             category: self.category,
             description: self.description.unwrap_or_default(),
-            attributes: self.attributes.unwrap_or_default(),
+            attributes: self.attributes.unwrap_or_default().into(),
             created_at: now,
             updated_at: now,
         };
@@ -152,7 +160,7 @@ impl PatchBody {
             category: self.category,
             price,
             description: self.description,
-            attributes: self.attributes,
+            attributes: self.attributes.map(Attributes::from),
         })
     }
 }

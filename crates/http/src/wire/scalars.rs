@@ -20,19 +20,18 @@ impl Serialize for At {
             return serializer.collect_str(&self.0);
         }
         let (year, month, day) = date.civil();
-        let clock_ms = self.0.as_millis().rem_euclid(86_400_000);
-        let mut text = *b"0000-00-00T00:00:00.000Z";
-        let [y @ .., b'-', m1, m2, _, d1, d2, _, h1, h2, _, n1, n2, _, s1, s2, _, f1, f2, f3, _] = &mut text
-        else {
-            return serializer.collect_str(&self.0);
-        };
-        write_digits(y, year.unsigned_abs());
-        write_digits([m1, m2], u64::from(month));
-        write_digits([d1, d2], u64::from(day));
-        write_digits([h1, h2], (clock_ms / 3_600_000).unsigned_abs());
-        write_digits([n1, n2], (clock_ms / 60_000 % 60).unsigned_abs());
-        write_digits([s1, s2], (clock_ms / 1_000 % 60).unsigned_abs());
-        write_digits([f1, f2, f3], (clock_ms % 1_000).unsigned_abs());
+        let year = u32::try_from(year).unwrap_or_default();
+        let clock_ms = u32::try_from(self.0.as_millis().rem_euclid(86_400_000)).unwrap_or_default();
+        let (seconds, millis) = (clock_ms / 1_000, clock_ms % 1_000);
+        let ([y1, y2], [y3, y4]) = (pair(year / 100), pair(year % 100));
+        let ([m1, m2], [d1, d2]) = (pair(month), pair(day));
+        let ([h1, h2], [n1, n2], [s1, s2]) =
+            (pair(seconds / 3_600), pair(seconds / 60 % 60), pair(seconds % 60));
+        let ([_, f1], [f2, f3]) = (pair(millis / 100), pair(millis % 100));
+        let text = [
+            y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2, b'.', f1,
+            f2, f3, b'Z',
+        ];
         serialize_ascii(&text, serializer)
     }
 }
@@ -65,23 +64,18 @@ pub(crate) struct Amount(pub(crate) Money);
 impl Serialize for Amount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let minor = self.0.as_minor();
-        let Ok(mut rest) = u64::try_from(minor) else { return serializer.collect_str(&self.0) };
+        let Ok(minor) = u64::try_from(minor) else { return serializer.collect_str(&self.0) };
+        let mut digits = itoa::Buffer::new();
+        let whole = digits.format(minor / 100).as_bytes();
+        let [tenths, hundredths] = pair(u32::try_from(minor % 100).unwrap_or_default());
         // A 64-bit number has at most 20 digits; the point makes 21.
-        let mut text = [b'0'; 21];
-        let mut start = text.len() - 4;
-        for (place, byte) in text.iter_mut().rev().enumerate() {
-            if place == 2 {
-                *byte = b'.';
-                continue;
-            }
-            if rest == 0 && place > 3 {
-                break;
-            }
-            *byte = b'0' + digit(rest);
-            rest /= 10;
-            start = start.min(20 - place);
+        let mut text = [0; 21];
+        let len = whole.len() + 3;
+        if let Some((places, fraction)) = text.get_mut(..len).and_then(<[u8]>::split_last_chunk_mut) {
+            places.copy_from_slice(whole);
+            *fraction = [b'.', tenths, hundredths];
         }
-        serialize_ascii(text.get(start..).unwrap_or_default(), serializer)
+        serialize_ascii(text.get(..len).unwrap_or_default(), serializer)
     }
 }
 
@@ -101,18 +95,10 @@ impl<'a> MoneyView<'a> {
     }
 }
 
-fn digit(number: u64) -> u8 {
-    u8::try_from(number % 10).unwrap_or_default()
-}
-
-fn write_digits<'a>(
-    places: impl IntoIterator<Item = &'a mut u8, IntoIter: DoubleEndedIterator>,
-    mut number: u64,
-) {
-    for place in places.into_iter().rev() {
-        *place = b'0' + digit(number);
-        number /= 10;
-    }
+/// The two digits of a number below a hundred.
+const fn pair(number: u32) -> [u8; 2] {
+    let ([tens, ..], [ones, ..]) = ((number / 10).to_le_bytes(), (number % 10).to_le_bytes());
+    [b'0' + tens, b'0' + ones]
 }
 
 fn serialize_ascii<S: Serializer>(text: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

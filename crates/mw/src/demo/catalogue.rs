@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use mw_domain::stock::{Cause, Delta};
-use mw_domain::{Category, GeoZone, Level, Money, Movement, Product, ProductId, Timestamp, ZoneStock};
+use mw_domain::{
+    Attributes, Category, GeoZone, Level, Money, Movement, Product, ProductId, Timestamp, ZoneStock,
+};
 use mw_store::records::Record;
 use uuid::Uuid;
 
@@ -21,7 +23,7 @@ pub(super) struct Item {
     name: String,
     category: Category,
     price: Money,
-    attributes: BTreeMap<String, String>,
+    attributes: Attributes,
     stock: Vec<(GeoZone, u64)>,
 }
 
@@ -122,7 +124,7 @@ fn item(family: &Family, brand: &str, model: &str, rank: &Rank, choice: &Choice)
         name,
         category: Category::parse(family.category).ok()?,
         price: price(family, rank, choice, &mut dice),
-        attributes,
+        attributes: attributes.into(),
         stock: ZONES.iter().filter_map(|zone| stock(zone, &mut dice)).collect(),
     })
 }

@@ -1,8 +1,6 @@
 //! The catalogue's cards. Amounts are in the currency that the header names.
 
-use std::collections::BTreeMap;
-
-use mw_domain::{Category, Money, Product, ProductId, Timestamp};
+use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::form::{form, one};
@@ -19,11 +17,30 @@ struct ProductForm {
     price: Money,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     description: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    attributes: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Attributes::is_empty", with = "map")]
+    attributes: Attributes,
     #[serde(with = "one")]
     created_at: Timestamp,
     #[serde(with = "one")]
     updated_at: Timestamp,
 }
 form!(Product as ProductForm);
+
+/// Attributes are an object of text.
+mod map {
+    use std::collections::BTreeMap;
+
+    use mw_domain::Attributes;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        attributes: &Attributes,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(attributes.iter())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attributes, D::Error> {
+        BTreeMap::<String, String>::deserialize(deserializer).map(Attributes::from)
+    }
+}

@@ -123,7 +123,7 @@ fn samples() -> Vec<Record> {
         category: Category::parse("Телефоны").unwrap(),
         price: Money::parse("1999.90").unwrap(),
         description: String::new(),
-        attributes: BTreeMap::from([("color".into(), "black".into())]),
+        attributes: [("color", "black")].into(),
         created_at: at(0),
         updated_at: at(1),
     };

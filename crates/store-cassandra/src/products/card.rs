@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mw_domain::{Category, Money, Product, ProductId};
+use mw_domain::{Attributes, Category, Money, Product, ProductId};
 use mw_store::{Result, StoreError};
 use scylla::DeserializeRow;
 use scylla::value::CqlTimestamp;
@@ -62,7 +62,7 @@ impl Row {
             category: self.category.and_then(|text| Category::parse(&text).ok()).ok_or_else(damaged)?,
             price: self.price.map(Money::from_minor).ok_or_else(damaged)?,
             description: self.description.unwrap_or_default(),
-            attributes: self.attributes.unwrap_or_default(),
+            attributes: self.attributes.map(Attributes::from).unwrap_or_default(),
             created_at: self.created_at.map(from_cql).ok_or_else(damaged)?,
             updated_at: self.updated_at.map(from_cql).ok_or_else(damaged)?,
         };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use mw_domain::{Category, Money, Product, ProductId, Timestamp};
+use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
 use mw_store::products::{CategoryQuery, Listed};
 use mw_store::{Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
 use scylla::DeserializeRow;
@@ -126,7 +126,7 @@ impl Row {
             category: category.clone(),
             price: Money::from_minor(self.price),
             description: self.description.unwrap_or_default(),
-            attributes: self.attributes.unwrap_or_default(),
+            attributes: self.attributes.map(Attributes::from).unwrap_or_default(),
             created_at: self.created_at.map(from_cql).ok_or_else(damaged)?,
             updated_at: self.updated_at.map(from_cql).ok_or_else(damaged)?,
         })
@@ -395,7 +395,7 @@ impl CassandraStore {
                 product_id.as_str(),
                 name,
                 description,
-                attributes,
+                attributes.iter().collect::<BTreeMap<_, _>>(),
                 to_cql(*created_at),
                 to_cql(*updated_at),
                 card.rev,

@@ -124,7 +124,7 @@ fn failed(error: &io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mw_domain::{Category, Money, Product, ProductId, Timestamp};
+    use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
 
     fn record(number: usize) -> Record {
         Record::Product(Product {
@@ -133,7 +133,7 @@ mod tests {
             category: Category::parse("c").unwrap(),
             price: Money::ZERO,
             description: "long".repeat(number * 40),
-            attributes: [].into(),
+            attributes: Attributes::default(),
             created_at: Timestamp::EPOCH,
             updated_at: Timestamp::EPOCH,
         })

@@ -2,7 +2,7 @@
 
 use mw_domain::limits::NAME_CHARS_MAX;
 use mw_domain::product::ProductPatch;
-use mw_domain::{Money, Product};
+use mw_domain::{Attributes, Money, Product};
 
 use super::given::{
     Desk, at, bad_positions, card, category, product_id, refusal, shown, walk_every_way, zone,
@@ -46,7 +46,7 @@ pub(super) async fn a_card_is_created_and_replaced_whole(desk: Desk) {
     let second = Product {
         name: "Другой".to_owned(),
         description: "long".repeat(100),
-        attributes: [].into(),
+        attributes: Attributes::default(),
         created_at: at(50),
         updated_at: at(50),
         ..card("a", 250)

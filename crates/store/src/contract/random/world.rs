@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mw_domain::limits::RESERVATION_HISTORY_DAYS;
 use mw_domain::product::ProductPatch;
 use mw_domain::{
-    CartId, Category, Demand, GeoZone, IdempotencyKey, MergeMode, Money, OrderId, OrderStatus, Owner,
-    Product, ProductId, ReservationId, Session, SessionId, Timestamp, UserId,
+    Attributes, CartId, Category, Demand, GeoZone, IdempotencyKey, MergeMode, Money, OrderId, OrderStatus,
+    Owner, Product, ProductId, ReservationId, Session, SessionId, Timestamp, UserId,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -308,7 +308,7 @@ impl World {
             category: self.category(),
             price: self.price(),
             description: String::new(),
-            attributes: BTreeMap::new(),
+            attributes: Attributes::default(),
             created_at: self.now,
             updated_at: self.now,
         }
