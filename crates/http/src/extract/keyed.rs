@@ -181,7 +181,7 @@ mod tests {
     fn a_fingerprint_stays_what_it_was() {
         // Keys are remembered over an upgrade, so the hash of a request may not change.
         let made = of("POST", "/v1/orders", r#"{"b":[1,2.5,-3e2,null,true],"a":"\u044f"}"#);
-        let hex: String = made.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = made.map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex, "9e57a1095ab334ab1bc68d3ebcee768402d7f0439a7b1aa116e3de704aeed4ae");
     }
 
