@@ -1,4 +1,4 @@
-//! Writes the JSON of answers: the same bytes as `serde_json`, for a third of the instructions.
+//! Writes the JSON of answers: the same bytes as `serde_json`, for half of the instructions.
 //!
 //! Answers are mostly names of members, which never need escaping, and text, which hardly ever does: what is plain is
 //! copied as it is. What follows a value is a comma, and the last comma of a list becomes its end.
