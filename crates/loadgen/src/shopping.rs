@@ -374,7 +374,9 @@ impl Job for Shopping<'_> {
             Pace::Open(schedule) => {
                 let due = schedule.due();
                 if due >= self.tally.ended {
-                    return Next::End;
+                    // Nothing more is due, but the time is not over: an earlier end would be a shorter run.
+                    let end = self.tally.ended;
+                    return if now < end { Next::NotBefore(end) } else { Next::End };
                 }
                 if due > now {
                     self.awaited = Some(due);

@@ -99,15 +99,15 @@ pub(super) fn remarks(report: &Report) -> Vec<String> {
 
 fn check_lines(report: &Report) -> Vec<String> {
     let Some(check) = &report.check else { return Vec::new() };
-    if check.orders_unread == check.orders {
+    if check.orders + check.orders_unresolved == 0 {
+        return vec!["check: nothing was ordered, so there is nothing to check".to_owned()];
+    }
+    if check.orders > 0 && check.orders_unread == check.orders {
         return vec![
             "check FAILED: the server does not answer any more, so nothing could be read back".to_owned(),
         ];
     }
     let verdict = if check.passed { "passed" } else { "FAILED" };
-    if check.orders + check.orders_unresolved == 0 {
-        return vec!["check: nothing was ordered, so there is nothing to check".to_owned()];
-    }
     let mut lines = vec![format!(
         "check {verdict}: {} of {} acknowledged orders readable, {} units oversold, {} of {} stock figures as the orders say",
         grouped(check.orders - check.orders_missing - check.orders_unread),

@@ -19,6 +19,7 @@ fn assert_flawless(report: &Report) {
     assert_eq!(report.error_count(), 0, "{table}");
     assert!(report.check.as_ref().is_none_or(|check| check.passed), "{table}");
     assert!(!report.is_cut_short, "{table}");
+    assert!(!table.contains("FAILED"), "{table}");
 }
 
 #[test]

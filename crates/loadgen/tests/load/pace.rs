@@ -33,6 +33,21 @@ fn a_schedule_counts_from_the_instant_that_was_due() {
 }
 
 #[test]
+fn a_schedule_lasts_its_time_when_nothing_more_is_due() {
+    let stub = Stub::open(Flaw::None);
+    let options = Options {
+        rate: Rate::PerSecond(2.0),
+        arrivals: Arrivals::Uniform,
+        duration: Duration::from_millis(900),
+        warm_up: Duration::ZERO,
+        connections: 1,
+        ..Options::default()
+    };
+    let report = load(&stub.url, &Workload::find("healthz").unwrap(), &options);
+    assert!(!report.is_cut_short, "{}", report.to_table());
+}
+
+#[test]
 fn without_a_schedule_a_stall_is_a_few_slow_answers() {
     let report = stalled(Rate::Max);
     assert!(report.total.max_us > LONG_US, "{}", report.to_table());
