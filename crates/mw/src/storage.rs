@@ -82,6 +82,7 @@ fn embedded(config: &Config) -> Result<Storage> {
     let options = Options {
         path: embedded.path.clone(),
         block_cache_bytes: embedded.block_cache_bytes,
+        shelf_bytes: embedded.shelf_bytes,
         memtable_bytes: embedded.memtable_bytes,
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,

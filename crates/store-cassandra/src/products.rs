@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, Product, ProductId, Timestamp};
-use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
+use mw_store::products::{self, CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
 use mw_store::records::Record;
 use mw_store::{Done, Freshness, Page, PageRequest, Refusal, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
@@ -106,13 +106,13 @@ impl Products for CassandraStore {
         Ok(changed.product)
     }
 
-    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Product>> {
+    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<products::Card>> {
         let statement = match freshness {
             Freshness::Showcase => &self.products.showcase,
             Freshness::Full => &self.products.read,
         };
         let card = self.card(statement, product_id).await?;
-        Ok(card.filter(|(card, _)| !card.is_deleted).map(|(card, _)| card.product))
+        Ok(card.filter(|(card, _)| !card.is_deleted).map(|(card, _)| card.product.into()))
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {

@@ -13,6 +13,7 @@ mod orders;
 mod products;
 mod records;
 mod sessions;
+mod shelf;
 mod space;
 mod stock;
 mod tables;
@@ -31,8 +32,9 @@ use mw_store::{Result, StoreError, Upkeep};
 
 pub use open::{OpenError, Options};
 
+use shelf::Shelf;
 use space::FreeSpace;
-use stock::HeldUnits;
+use stock::{Figures, HeldUnits};
 use tables::Tables;
 use tx::Tx;
 use view::View;
@@ -44,6 +46,7 @@ pub struct EmbeddedStore {
     db: Database,
     tables: Tables,
     progress: Arc<Progress>,
+    shelf: Arc<Shelf>,
     options: Options,
     /// Where the next round of cleaning goes on.
     cleaned_to: Mutex<Vec<u8>>,
@@ -61,17 +64,18 @@ impl EmbeddedStore {
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let open::Opened { db, tables, groups, due, now_ms, lock } = open::open(&options)?;
         let progress = Arc::new(Progress::new(due, now_ms));
+        let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), options.shelf_bytes));
         let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
         let writer = Writer::start(
             db.clone(),
             tables.clone(),
             (groups, due),
-            Arc::clone(&progress),
+            (Arc::clone(&progress), Arc::clone(&shelf)),
             space,
             options.write_queue,
         )
         .map_err(|source| OpenError::Io { path: options.path.clone(), source })?;
-        Ok(Self { writer, db, tables, progress, options, cleaned_to: Mutex::default(), _lock: lock })
+        Ok(Self { writer, db, tables, progress, shelf, options, cleaned_to: Mutex::default(), _lock: lock })
     }
 
     /// Finishes what waits and takes no more writes; readers go on.
@@ -97,6 +101,15 @@ impl EmbeddedStore {
         let view = self.view();
         let expired = if due <= now { stock::held_units(&view, due, now)? } else { HeldUnits::new() };
         Ok((expired, view))
+    }
+
+    /// Where to read the figures of single places, as of `now`.
+    fn figures(&self, now: Timestamp) -> Result<Figures<'_>> {
+        if now < self.progress.hold_due() {
+            return Ok(Figures::Shelf(&self.shelf));
+        }
+        let (expired, view) = self.view_with_expired_holds(now)?;
+        Ok(Figures::View { view, expired })
     }
 
     async fn write<T: Send + 'static>(

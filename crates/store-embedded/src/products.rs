@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use async_trait::async_trait;
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, Money, Product, ProductId, Timestamp};
-use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
+use mw_store::products::{Card, CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
 use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
 
 use crate::EmbeddedStore;
@@ -14,7 +14,7 @@ use crate::once;
 use crate::stock;
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::view::{List, Look, Span, page};
+use crate::view::{List, Look, Span, View, page};
 
 #[async_trait]
 impl Products for EmbeddedStore {
@@ -40,8 +40,8 @@ impl Products for EmbeddedStore {
         .await
     }
 
-    async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Product>> {
-        read(&self.view(), product_id)
+    async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Card>> {
+        self.shelf.card(product_id.as_str().as_bytes())
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
@@ -71,7 +71,8 @@ impl Products for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Listed>> {
-        let (expired, view) = self.view_with_expired_holds(now)?;
+        let figures = self.figures(now)?;
+        let view = self.view();
         let list = category_list(query);
         let prefix = list.prefix.len();
         let mut stock_key = keys::Key::new();
@@ -80,18 +81,17 @@ impl Products for EmbeddedStore {
             let available = match &query.geo_zone {
                 Some(zone) => {
                     keys::write_stock(&mut stock_key, id, zone);
-                    Some(stock::available(&view, &expired, &stock_key)?)
+                    Some(figures.available(&stock_key)?)
                 }
                 None => None,
             };
             if query.in_stock && available == Some(0) {
                 return Ok(None);
             }
-            let row = view.get(Table::Products, id)?.ok_or_else(|| {
-                let id = String::from_utf8_lossy(id);
-                StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
-            })?;
-            let product = mw_codec::products::decode(&row)?;
+            let product = match self.shelf.card(id)? {
+                Some(card) => card,
+                None => gone(&view, id)?,
+            };
             Ok(Some(Listed { product, available }))
         })
     }
@@ -117,6 +117,15 @@ impl Products for EmbeddedStore {
         let next = items.last().map(|last| Position(keys::category(last)));
         Ok(Page { items, next })
     }
+}
+
+/// A card that is listed in a view and was taken out of the catalogue since.
+fn gone(view: &View, id: &[u8]) -> Result<Card> {
+    let row = view.get(Table::Products, id)?.ok_or_else(|| {
+        let id = String::from_utf8_lossy(id);
+        StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
+    })?;
+    Ok(mw_codec::products::decode(&row)?.into())
 }
 
 fn first_category(look: &dyn Look, span: &Span) -> Result<Option<Category>> {

@@ -19,9 +19,10 @@ use uuid::Uuid;
 
 use crate::keys;
 use crate::once;
+use crate::shelf::Shelf;
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::view::{Look, Span};
+use crate::view::{Look, Span, View};
 use crate::{EmbeddedStore, audit, products};
 
 /// Holds settled in one step.
@@ -36,10 +37,8 @@ impl Stock for EmbeddedStore {
         _: Freshness,
         now: Timestamp,
     ) -> Result<Option<ZoneStock>> {
-        let (expired, view) = self.view_with_expired_holds(now)?;
         let key = keys::stock(product_id, geo_zone);
-        let Some(row) = view.get(Table::Stock, &key)? else { return Ok(None) };
-        let (level, updated_at) = read_level(&expired, &key, &row)?;
+        let Some((level, updated_at)) = self.figures(now)?.of(&key)? else { return Ok(None) };
         Ok(Some(ZoneStock { product_id: product_id.clone(), geo_zone: geo_zone.clone(), level, updated_at }))
     }
 
@@ -153,13 +152,6 @@ pub(crate) fn held_units(look: &dyn Look, from: Timestamp, now: Timestamp) -> Re
     Ok(expired)
 }
 
-/// What is available at the place of a key; an unknown one has nothing.
-pub(crate) fn available(look: &dyn Look, expired: &HeldUnits, key: &[u8]) -> Result<u64> {
-    let row = look.get(Table::Stock, key)?;
-    let level = row.map(|row| read_level(expired, key, &row)).transpose()?;
-    Ok(level.map_or(0, |(level, _)| level.available()))
-}
-
 fn read_level(expired: &HeldUnits, key: &[u8], row: &[u8]) -> Result<(Level, Timestamp)> {
     let (mut level, updated_at) = mw_codec::stock::decode_level(row)?;
     if !expired.is_empty() {
@@ -167,6 +159,31 @@ fn read_level(expired: &HeldUnits, key: &[u8], row: &[u8]) -> Result<(Level, Tim
         level.reserved = level.reserved.saturating_sub(ended);
     }
     Ok((level, updated_at))
+}
+
+/// Where the figures of stock are read.
+pub(crate) enum Figures<'a> {
+    /// No hold is over that is still counted.
+    Shelf(&'a Shelf),
+    /// The state of one moment, with the units of holds that are over and still counted as reserved in it.
+    View { view: View, expired: HeldUnits },
+}
+
+impl Figures<'_> {
+    /// The figures at the place of a key, and when they changed.
+    pub(crate) fn of(&self, key: &[u8]) -> Result<Option<(Level, Timestamp)>> {
+        match self {
+            Self::Shelf(shelf) => shelf.figures(key),
+            Self::View { view, expired } => {
+                view.get(Table::Stock, key)?.map(|row| read_level(expired, key, &row)).transpose()
+            }
+        }
+    }
+
+    /// What is available there; an unknown place has nothing.
+    pub(crate) fn available(&self, key: &[u8]) -> Result<u64> {
+        Ok(self.of(key)?.map_or(0, |(level, _)| level.available()))
+    }
 }
 
 /// The figures of a zone; one without stock has nothing, as of now.

@@ -11,6 +11,7 @@ use mw_domain::Timestamp;
 use mw_store::Result;
 
 use crate::keys::Key;
+use crate::shelf::Shelf;
 use crate::tables::{Table, Tables};
 use crate::view::{Look, Span, Visit, storage_error};
 
@@ -111,28 +112,34 @@ impl Tx {
         self.pending.iter().all(HashMap::is_empty)
     }
 
-    /// Writes all that is pending as one batch, and answers once it is on disk.
-    pub(crate) fn commit(&mut self) -> fjall::Result<()> {
+    /// Writes all that is pending as one batch, and answers once it is on disk: with the rows that may be on the shelf.
+    pub(crate) fn commit(&mut self) -> fjall::Result<Vec<(Table, Slice)>> {
         self.groups += 1;
         let count = self.groups.to_be_bytes().as_slice().into();
         self.pending_mut(Table::Meta).insert(GROUPS_KEY.into(), Some(count));
         let rows = self.pending.iter().map(HashMap::len).sum();
         let mut batch =
             OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
+        let mut changed = Vec::new();
         for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
             // A command touches a few of the tables.
             if pending.is_empty() {
                 continue;
             }
             let keyspace = self.tables.get(*table);
+            let is_on_shelf = Shelf::has(*table);
             for (key, value) in pending.drain() {
+                if is_on_shelf {
+                    changed.push((*table, key.clone()));
+                }
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
                     None => batch.remove(keyspace, key),
                 }
             }
         }
-        batch.commit()
+        batch.commit()?;
+        Ok(changed)
     }
 }
 

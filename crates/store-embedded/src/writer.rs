@@ -13,6 +13,7 @@ use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
 use tokio::sync::oneshot;
 
+use crate::shelf::Shelf;
 use crate::space::FreeSpace;
 use crate::tables::Tables;
 use crate::tx::{Due, Tx};
@@ -120,14 +121,14 @@ impl Writer {
         db: Database,
         tables: Tables,
         (groups, due): (u64, Due),
-        progress: Arc<Progress>,
+        (progress, shelf): (Arc<Progress>, Arc<Shelf>),
         space: FreeSpace,
         queue_max: usize,
     ) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(queue_max);
         let group = Tx::new(db, tables, groups, due);
         let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
-            Loop { jobs, group, progress, space, answers: Vec::new() }.run();
+            Loop { jobs, group, progress, shelf, space, answers: Vec::new() }.run();
         })?;
         Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
@@ -180,6 +181,7 @@ struct Loop {
     jobs: Receiver<Box<dyn Job>>,
     group: Tx,
     progress: Arc<Progress>,
+    shelf: Arc<Shelf>,
     space: FreeSpace,
     answers: Vec<Answer>,
 }
@@ -221,12 +223,16 @@ impl Loop {
             return Ok(());
         }
         self.progress.lower(self.group.due);
-        self.group.commit().map_err(|error| {
+        let changed = self.group.commit().map_err(|error| {
             let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
             tracing::error!(error = ?error, "commit a group of writes; nothing is written any more");
             self.progress.fail(why.clone());
             StoreError::Ambiguous(why)
         })?;
+        // Before the bounds rise: whoever finds nothing due has to find settled figures.
+        for (table, key) in changed {
+            self.shelf.take_off(table, &key);
+        }
         self.progress.raise(self.group.due);
         Ok(())
     }
@@ -243,8 +249,9 @@ mod tests {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
         let progress = Arc::new(Progress::new(due, Arc::default()));
+        let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
-        Writer::start(db, tables, (0, due), progress, space, queue_max).unwrap()
+        Writer::start(db, tables, (0, due), (progress, shelf), space, queue_max).unwrap()
     }
 
     #[tokio::test]

@@ -3,17 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use mw_domain::cart::CartLifetime;
+use mw_domain::product::ProductPatch;
 use mw_domain::{
-    CartId, Currency, Demand, GeoZone, MergeMode, Owner, ProductId, ReservationId, SessionId, Timestamp,
-    UserId,
+    CartId, Currency, Demand, GeoZone, MergeMode, Money, Owner, ProductId, ReservationId, SessionId,
+    Timestamp, UserId,
 };
 use mw_store::carts::{Carts, Merge, SetLine};
-use mw_store::products::{ImportProduct, Products};
-use mw_store::stock::{Reserve, Stock};
-use mw_store::{Freshness, StoreError, Upkeep};
+use mw_store::products::{CategoryQuery, ImportProduct, Products};
+use mw_store::stock::{Reserve, SetOnHand, Stock};
+use mw_store::{Freshness, PageRequest, StoreError, Upkeep};
 use mw_store_embedded::{EmbeddedStore, Options};
 use mw_testkit::builders::product;
 use uuid::Uuid;
@@ -85,6 +86,75 @@ async fn reserved_never_passes_on_hand_for_any_reader() {
     done.store(true, Ordering::Relaxed);
     assert!(watching.await.unwrap() > 0);
     assert_eq!(store.audit(&|_| ()).await.unwrap().drifts, []);
+}
+
+/// Changes of one card and of its stock, all answered before the next begins.
+const CHANGES: i64 = 400;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_answered_is_what_every_later_reader_sees() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
+    stock_up(&store, &product_id, &zone, 0).await;
+    let category = store.product(&product_id, Freshness::Full).await.unwrap().unwrap().category.clone();
+
+    let answered = Arc::new(AtomicI64::new(0));
+    let mut readers = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (store, answered, product_id, zone) =
+            (Arc::clone(&store), Arc::clone(&answered), product_id.clone(), zone.clone());
+        let query = CategoryQuery {
+            category: category.clone(),
+            min_price: None,
+            max_price: None,
+            descending: false,
+            geo_zone: Some(zone.clone()),
+            in_stock: false,
+        };
+        readers.spawn(async move {
+            let mut seen = 0;
+            while seen < CHANGES {
+                let least = seen.max(answered.load(Ordering::Acquire));
+                let first = PageRequest { after: None, limit: 10 };
+                let page = store.category(&query, Freshness::Showcase, at(0), first).await.unwrap();
+                let [listed] = page.items.as_slice() else { panic!("one card: {page:?}") };
+                let units = i64::try_from(listed.available.unwrap()).unwrap();
+                assert!(units >= least && units <= CHANGES, "{units} units after {least} were answered");
+                if least > 0 {
+                    assert!(
+                        listed.product.price.as_minor() >= least,
+                        "{listed:?} after {least} was answered"
+                    );
+                }
+                let stock =
+                    store.zone_stock(&product_id, &zone, Freshness::Full, at(0)).await.unwrap().unwrap();
+                seen = i64::try_from(stock.level.on_hand).unwrap();
+                assert!(seen >= units, "{seen} units after {units} were seen");
+            }
+        });
+    }
+    for change in 1..=CHANGES {
+        let patch = ProductPatch { price: Some(Money::from_minor(change)), ..ProductPatch::default() };
+        store.patch_product(&product_id, patch, at(0)).await.unwrap();
+        stock_up_to(&store, &product_id, &zone, change).await;
+        answered.store(change, Ordering::Release);
+    }
+    while let Some(read) = readers.join_next().await {
+        read.unwrap();
+    }
+}
+
+async fn stock_up_to(store: &EmbeddedStore, product_id: &ProductId, zone: &GeoZone, units: i64) {
+    let command = SetOnHand {
+        product_id: product_id.clone(),
+        geo_zone: zone.clone(),
+        on_hand: units.cast_unsigned(),
+        expected_on_hand: None,
+        op: Uuid::from_u128(u128::from(units.cast_unsigned())),
+        now: at(0),
+    };
+    store.set_on_hand(command).await.unwrap();
 }
 
 const PAIRS: usize = 300;

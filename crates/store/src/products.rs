@@ -1,10 +1,63 @@
 //! The promise of the catalogue: cards, categories by price, and import of a card together with its stock.
 
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
 use mw_domain::product::ProductPatch;
 use mw_domain::{Category, GeoZone, Money, Product, ProductId, Timestamp};
 use uuid::Uuid;
 
 use crate::{Done, Freshness, Once, Page, PageRequest, Result};
+
+/// A card as it is read: shared by all who read it, with the form in which it is shown.
+#[derive(Clone)]
+pub struct Card(Arc<Shared>);
+
+struct Shared {
+    product: Product,
+    shown: OnceLock<Box<[u8]>>,
+}
+
+impl Card {
+    /// The form that the first caller made of it. All callers have to show a product in the same way.
+    pub fn shown(&self, show: impl FnOnce(&Product) -> Vec<u8>) -> &[u8] {
+        self.0.shown.get_or_init(|| show(&self.0.product).into())
+    }
+
+    /// The card by itself, copied only where others have it too.
+    pub fn into_product(self) -> Product {
+        Arc::try_unwrap(self.0).map_or_else(|shared| shared.product.clone(), |own| own.product)
+    }
+}
+
+impl From<Product> for Card {
+    fn from(product: Product) -> Self {
+        Self(Arc::new(Shared { product, shown: OnceLock::new() }))
+    }
+}
+
+impl Deref for Card {
+    type Target = Product;
+
+    fn deref(&self) -> &Product {
+        &self.0.product
+    }
+}
+
+impl fmt::Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.product.fmt(f)
+    }
+}
+
+impl PartialEq for Card {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.product == other.0.product
+    }
+}
+
+impl Eq for Card {}
 
 /// A card that was written; `created` tells a new one from a replaced one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +100,7 @@ pub struct CategoryQuery {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    pub product: Product,
+    pub product: Card,
     /// Units available in the asked zone; `None` where no zone was asked for.
     pub available: Option<u64>,
 }
@@ -65,7 +118,7 @@ pub trait Products: Send + Sync {
         now: Timestamp,
     ) -> Result<Product>;
 
-    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Product>>;
+    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Card>>;
 
     /// The card leaves the catalogue; its stock figures stay. Refuses: `ProductNotFound`.
     async fn delete_product(&self, product_id: &ProductId) -> Result<()>;

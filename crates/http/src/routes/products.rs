@@ -1,10 +1,11 @@
 //! The catalogue: cards, categories by price.
 
 use axum::extract::State;
+use bytes::Bytes;
 use http::StatusCode;
 use mw_domain::{Category, GeoZone, Money, ProductId};
 use mw_store::Freshness;
-use mw_store::products::CategoryQuery;
+use mw_store::products::{CategoryQuery, Listed};
 
 use crate::answer::{self, Answer};
 use crate::app::App;
@@ -13,8 +14,8 @@ use crate::docs::{CategoryParams, FreshParam, PageParams};
 use crate::error::{Code, Problem};
 use crate::extract::{Json, Path, Query};
 use crate::refusal::OrProblem;
-use crate::wire::list::{List, ListView};
-use crate::wire::products::{CategoryView, PatchBody, ProductBody, ProductView};
+use crate::wire::list::{self, List, ListView};
+use crate::wire::products::{self, CategoryView, PatchBody, ProductBody, ProductView};
 
 /// A product's card
 #[utoipa::path(get, path = "/v1/products/{product_id}", tag = "products", operation_id = "read_product",
@@ -30,8 +31,7 @@ pub(crate) async fn read(
     let product = app.shop.store.product(&product_id, freshness).await.or_problem(&app)?;
     let product =
         product.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
-    let view = ProductView::new(&product, &app.shop.settings.currency);
-    answer::ok(view.size(), &view)
+    answer::ready(Bytes::copy_from_slice(products::shown(&product, &app.shop.settings.currency)))
 }
 
 fn freshness(query: &mut Query) -> Result<Freshness, Problem> {
@@ -98,9 +98,9 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
     let page = query.page(&scope)?;
     let page = app.shop.store.category(&asked, freshness, app.shop.now(), page).await.or_problem(&app)?;
     let currency = app.shop.settings.currency;
-    let show = |listed| ProductView::listed(listed, &currency);
-    let size = page.items.iter().map(|listed| show(listed).size()).sum::<usize>();
-    answer::ok(64 + size, &ListView::new(&page, &scope, show))
+    let size: usize = page.items.iter().map(|it| products::shown(&it.product, &currency).len() + 32).sum();
+    let write = |out: &mut Vec<u8>, listed: &Listed| products::write_listed(out, listed, &currency);
+    answer::ready(list::write(size, &page, &scope, write))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {

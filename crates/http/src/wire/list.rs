@@ -40,6 +40,35 @@ impl<'a, T, V: Serialize, F: Fn(&'a T) -> V> Serialize for ListView<'a, T, F> {
     }
 }
 
+/// The JSON of a page whose items are written as JSON already.
+pub(crate) fn write<T>(
+    size: usize,
+    page: &Page<T>,
+    scope: &Scope,
+    write: impl Fn(&mut Vec<u8>, &T),
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(size + 128);
+    out.extend_from_slice(b"{\"items\":[");
+    for (index, item) in page.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(&mut out, item);
+    }
+    out.extend_from_slice(b"],\"next_cursor\":");
+    match &page.next {
+        // A cursor needs no escaping.
+        Some(position) => {
+            out.push(b'"');
+            out.extend_from_slice(scope.encode(&position.0).as_bytes());
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b'}');
+    out
+}
+
 /// A slice with the way its items are shown.
 pub(crate) struct Items<'a, T, F>(pub(crate) &'a [T], pub(crate) F);
 

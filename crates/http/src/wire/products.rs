@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use mw_domain::product::ProductPatch;
 use mw_domain::{Attributes, Category, Currency, GeoZone, Product, ProductId, Timestamp};
-use mw_store::products::Listed;
+use mw_store::products::{Card, Listed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::scalars::{At, MoneyView};
 use super::take::MoneyBody;
-use super::{schema, take};
+use super::{json, schema, take};
 use crate::error::Problem;
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -56,10 +56,6 @@ impl<'a> ProductView<'a> {
         }
     }
 
-    pub(crate) fn listed(listed: &'a Listed, currency: &'a Currency) -> Self {
-        Self { available: listed.available, ..Self::new(&listed.product, currency) }
-    }
-
     /// About as many bytes as the JSON has.
     pub(crate) fn size(&self) -> usize {
         384 + self.name.len()
@@ -67,6 +63,30 @@ impl<'a> ProductView<'a> {
             + self.attributes.text_len()
             + self.attributes.len() * 8
     }
+}
+
+/// The JSON of a card, written when it is shown for the first time. A shop has one currency.
+pub(crate) fn shown<'a>(card: &'a Card, currency: &Currency) -> &'a [u8] {
+    card.shown(|product| {
+        let view = ProductView::new(product, currency);
+        let mut out = Vec::with_capacity(view.size());
+        match json::write(&mut out, &view) {
+            Ok(()) => out,
+            Err(error) => unreachable!("all of a card has a form in JSON: {error}"),
+        }
+    })
+}
+
+/// Adds the JSON of a card in a listing.
+pub(crate) fn write_listed(out: &mut Vec<u8>, listed: &Listed, currency: &Currency) {
+    let card = shown(&listed.product, currency);
+    let Some((available, (end, members))) = listed.available.zip(card.split_last()) else {
+        return out.extend_from_slice(card);
+    };
+    out.extend_from_slice(members);
+    out.extend_from_slice(b",\"available\":");
+    out.extend_from_slice(itoa::Buffer::new().format(available).as_bytes());
+    out.push(*end);
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -233,4 +253,54 @@ pub(crate) enum ImportStatus {
     Created,
     Replaced,
     Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::Scope;
+    use crate::wire::list;
+    use mw_domain::Money;
+    use mw_store::{Page, Position};
+
+    fn listed(name: &str, available: Option<u64>) -> Listed {
+        let product = Product {
+            product_id: ProductId::parse("a-1").unwrap(),
+            name: name.to_owned(),
+            category: Category::parse("tea").unwrap(),
+            price: Money::from_minor(12_345),
+            description: "два \"слова\"\n".to_owned(),
+            attributes: BTreeMap::from([("leaf".to_owned(), "green".to_owned())]).into(),
+            created_at: Timestamp::EPOCH,
+            updated_at: Timestamp::from_millis(1),
+        };
+        Listed { product: product.into(), available }
+    }
+
+    #[test]
+    fn a_page_of_cards_is_written_as_its_views_would_be() {
+        let currency = Currency::parse("RUB").unwrap();
+        let scope = Scope::of("category");
+        let items = vec![listed("a", None), listed("b\\", Some(0)), listed("c", Some(u64::MAX))];
+        let pages = [
+            Page { items: items.clone(), next: Some(Position(b"from here".to_vec())) },
+            Page { items: items.clone(), next: None },
+            Page { items: Vec::new(), next: None },
+        ];
+        for page in pages {
+            let view = |listed: &Listed| {
+                let view = ProductView {
+                    available: listed.available,
+                    ..ProductView::new(&listed.product, &currency)
+                };
+                serde_json::to_value(&view).unwrap()
+            };
+            let expected = serde_json::to_vec(&list::ListView::new(&page, &scope, view)).unwrap();
+            let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+            let written = list::write(0, &page, &scope, |out, listed| write_listed(out, listed, &currency));
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&written).unwrap(), expected);
+        }
+        let card = shown(&items[0].product, &currency);
+        assert_eq!(card, serde_json::to_vec(&ProductView::new(&items[0].product, &currency)).unwrap());
+    }
 }

@@ -71,6 +71,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.engine", Kind::OneOf(&["embedded", "cassandra"])),
     key("store.embedded.path", Kind::Text),
     key("store.embedded.block_cache", size(MIB, TIB)),
+    key("store.embedded.shelf", size(MIB, TIB)),
     key("store.embedded.memtable", size(MIB, GIB)),
     key("store.embedded.min_free_space", size(0, TIB)),
     key("store.embedded.write_queue", count(1, 1_000_000)),

@@ -62,6 +62,7 @@ pub(crate) struct LogConfig {
 pub(crate) struct EmbeddedConfig {
     pub(crate) path: PathBuf,
     pub(crate) block_cache_bytes: u64,
+    pub(crate) shelf_bytes: u64,
     pub(crate) memtable_bytes: u64,
     pub(crate) min_free_bytes: u64,
     pub(crate) write_queue: usize,
@@ -164,6 +165,7 @@ fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
     Ok(EmbeddedConfig {
         path: settings.read("store.embedded.path", |value| kind::text(value).map(PathBuf::from))?,
         block_cache_bytes: settings.read("store.embedded.block_cache", kind::size)?,
+        shelf_bytes: settings.read("store.embedded.shelf", kind::size)?,
         memtable_bytes: settings.read("store.embedded.memtable", kind::size)?,
         min_free_bytes: settings.read("store.embedded.min_free_space", kind::size)?,
         write_queue: settings.read("store.embedded.write_queue", count)?,

@@ -62,6 +62,7 @@ fn the_default_file_has_every_key_and_is_what_the_server_would_choose() {
     assert_eq!(config.shop.reservation_ttl_seconds, 900);
     let engine = mw_store_embedded::Options::new("./data", config.currency());
     assert_eq!(config.embedded.block_cache_bytes, engine.block_cache_bytes);
+    assert_eq!(config.embedded.shelf_bytes, engine.shelf_bytes);
     assert_eq!(config.embedded.memtable_bytes, engine.memtable_bytes);
     assert_eq!(config.embedded.min_free_bytes, engine.min_free_bytes);
     assert_eq!(config.embedded.write_queue, engine.write_queue);

@@ -239,7 +239,7 @@ impl Shelf<'_> {
             None => None,
         };
         let is_missing = self.query.in_stock && available == Some(0);
-        Ok((!is_missing).then_some(Listed { product, available }))
+        Ok((!is_missing).then_some(Listed { product: product.into(), available }))
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn a_category_is_listed_by_price_then_id(desk: Desk) {
     shelf(&desk).await;
     assert_eq!(names(&desk, &phones()).await, ["c", "f", "b", "b1", "d", "g", "a", "e"]);
     let listed = list(&desk, &phones(), at(1)).await;
-    assert_eq!(listed[0], Listed { product: card("c", 0), available: None }, "whole cards");
+    assert_eq!(listed[0], Listed { product: card("c", 0).into(), available: None }, "whole cards");
 }
 
 pub(super) async fn descending_is_the_exact_reverse(desk: Desk) {

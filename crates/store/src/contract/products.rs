@@ -7,14 +7,14 @@ use mw_domain::{Attributes, Money, Product};
 use super::given::{
     Desk, at, bad_positions, card, category, product_id, refusal, shown, walk_every_way, zone,
 };
-use crate::products::{ImportProduct, Imported};
+use crate::products::{Card, ImportProduct, Imported};
 use crate::{Freshness, Refusal};
 
 async fn read(desk: &Desk, name: &str) -> Option<Product> {
     let id = product_id(name);
     let full = desk.store.product(&id, Freshness::Full).await.unwrap();
     shown(&full, async || desk.store.product(&id, Freshness::Showcase).await.unwrap()).await;
-    full
+    full.map(Card::into_product)
 }
 
 async fn categories(desk: &Desk) -> Vec<String> {

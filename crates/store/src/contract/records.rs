@@ -238,7 +238,7 @@ pub(super) async fn an_imported_record_replaces_what_was_there(desk: Desk) {
     let dearer = Product { category: category("cables"), ..card("b", 900) };
     import(&desk, vec![Record::Product(dearer.clone())]).await;
     let found = desk.store.product(&product_id("b"), Freshness::Full).await;
-    assert_eq!(found, Ok(Some(dearer)));
+    assert_eq!(found, Ok(Some(dearer.into())));
     let names: Vec<String> = listed(&desk).await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "c"], "it left its old place");
 

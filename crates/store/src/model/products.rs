@@ -9,7 +9,7 @@ use super::page::{Direction, page};
 use super::stock::Change;
 use super::{Model, State};
 use crate::once::Outcome;
-use crate::products::{CategoryQuery, ImportProduct, Imported, Listed, Put};
+use crate::products::{Card, CategoryQuery, ImportProduct, Imported, Listed, Put};
 use crate::{Done, Freshness, Page, PageRequest, Products, Refusal, Result};
 
 impl State {
@@ -29,7 +29,7 @@ impl State {
             && query.max_price.is_none_or(|max| product.price <= max);
         let available = query.geo_zone.as_ref().map(|zone| self.available(&product.product_id, zone, now));
         let is_missing = query.in_stock && available == Some(0);
-        (is_asked && !is_missing).then(|| Listed { product: product.clone(), available })
+        (is_asked && !is_missing).then(|| Listed { product: product.clone().into(), available })
     }
 }
 
@@ -57,8 +57,8 @@ impl Products for Model {
         Ok(product)
     }
 
-    async fn product(&self, product_id: &ProductId, _freshness: Freshness) -> Result<Option<Product>> {
-        Ok(self.state().products.get(product_id).cloned())
+    async fn product(&self, product_id: &ProductId, _freshness: Freshness) -> Result<Option<Card>> {
+        Ok(self.state().products.get(product_id).cloned().map(Card::from))
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {

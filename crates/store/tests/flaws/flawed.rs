@@ -9,7 +9,7 @@ use mw_domain::{
 use mw_store::carts::{Abandon, Merge, Merged, RemoveLine, SetLine};
 use mw_store::model::Model;
 use mw_store::orders::{PlaceOrder, Sales, SetStatus};
-use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Put};
+use mw_store::products::{Card, CategoryQuery, ImportProduct, Imported, Listed, Put};
 use mw_store::records::{Checkpoint, Export, Record};
 use mw_store::sessions::{CreateSession, LoggedIn, Login, TouchSession};
 use mw_store::stock::{Adjust, Audit, Reserve, SetOnHand};
@@ -162,7 +162,7 @@ impl Products for Flawed {
         self.inner.patch_product(product_id, patch, now).await
     }
 
-    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Product>> {
+    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Card>> {
         self.inner.product(product_id, freshness).await
     }
 
