@@ -38,21 +38,21 @@ const STEPS: &[Step] = &[
     Step {
         name: "clippy",
         about: "lints, warnings denied",
-        needs: &[Tool::Clippy, Tool::CCompiler],
+        needs: &[Tool::Clippy, Tool::CCompiler, Tool::Make],
         cluster: false,
         action: Action::Cargo("clippy --workspace --all-targets --locked -- -D warnings"),
     },
     Step {
         name: "test",
         about: "all tests of all crates",
-        needs: &[Tool::CCompiler],
+        needs: &[Tool::CCompiler, Tool::Make],
         cluster: true,
         action: Action::Cargo("test --workspace --locked"),
     },
     Step {
         name: "api",
         about: "the API on the engine",
-        needs: &[Tool::CCompiler],
+        needs: &[Tool::CCompiler, Tool::Make],
         cluster: false,
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
@@ -63,7 +63,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "cluster",
         about: "the API on a real cluster",
-        needs: &[Tool::CCompiler],
+        needs: &[Tool::CCompiler, Tool::Make],
         cluster: true,
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",

@@ -10,6 +10,7 @@ pub(crate) enum Tool {
     Rustfmt,
     Clippy,
     CCompiler,
+    Make,
     Deny,
     Valgrind,
 }
@@ -37,6 +38,11 @@ impl Tool {
                 command.arg("--version");
                 command
             }
+            Self::Make => {
+                let mut command = Command::new("make");
+                command.arg("--version");
+                command
+            }
             Self::Deny => cargo::command("deny --version"),
             Self::Valgrind => {
                 let mut command = Command::new("valgrind");
@@ -51,8 +57,12 @@ impl Tool {
             Self::Rustfmt => "cargo fmt is missing: run `rustup component add rustfmt`",
             Self::Clippy => "cargo clippy is missing: run `rustup component add clippy`",
             Self::CCompiler => {
-                "a C compiler is missing (TLS is built with one): run `apt-get install gcc libc6-dev`, \
+                "a C compiler is missing (TLS and the allocator are built with one): run `apt-get install gcc libc6-dev`, \
                  `dnf install gcc` or `xcode-select --install`, or name yours in the variable CC"
+            }
+            Self::Make => {
+                "make is missing (the allocator is built with it): run `apt-get install make`, `dnf install make` or \
+                 `xcode-select --install`"
             }
             Self::Deny => "cargo-deny is missing: run `cargo install --locked cargo-deny`",
             Self::Valgrind => {
@@ -85,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_tool_says_what_to_run() {
-        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Deny, Tool::Valgrind] {
+        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Make, Tool::Deny, Tool::Valgrind] {
             assert!(tool.install().contains("run `"), "{tool:?}");
         }
     }

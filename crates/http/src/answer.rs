@@ -27,8 +27,8 @@ pub(crate) fn json(status: StatusCode, size: usize, value: &impl Serialize) -> A
 }
 
 /// An answer whose JSON is there already.
-pub(crate) fn ready(body: impl Into<Bytes>) -> Answer {
-    Ok(with_body(StatusCode::OK, APPLICATION_JSON, body.into()))
+pub(crate) fn ready(body: impl Into<Bytes>) -> Response {
+    with_body(StatusCode::OK, APPLICATION_JSON, body.into())
 }
 
 pub(crate) fn ok(size: usize, value: &impl Serialize) -> Answer {

@@ -11,9 +11,14 @@ mod terminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tikv_jemallocator::Jemalloc;
 
 use crate::commands::Cli;
 use crate::config::ConfigError;
+
+/// A server makes and frees many small pieces on few threads; the system's allocator takes a tenth of its time for it.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// A command that was refused for its configuration ends as one that was refused for its options.
 const EXIT_USAGE: u8 = 2;

@@ -11,6 +11,7 @@ use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, St
 use crate::EmbeddedStore;
 use crate::keys;
 use crate::once;
+use crate::shelf::Shelf;
 use crate::stock;
 use crate::tables::Table;
 use crate::tx::Tx;
@@ -72,28 +73,38 @@ impl Products for EmbeddedStore {
         request: PageRequest,
     ) -> Result<Page<Listed>> {
         let figures = self.figures(now)?;
-        let view = self.view();
         let list = category_list(query);
-        let prefix = list.prefix.len();
         let mut stock_key = keys::Key::new();
-        page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
-            let id = key.get(prefix + 8..).ok_or(mw_codec::Damaged("category key"))?;
-            let available = match &query.geo_zone {
-                Some(zone) => {
-                    keys::write_stock(&mut stock_key, id, zone);
-                    Some(figures.available(&stock_key)?)
-                }
-                None => None,
-            };
-            if query.in_stock && available == Some(0) {
-                return Ok(None);
+        let mut available = |id: &[u8]| match &query.geo_zone {
+            Some(zone) => {
+                keys::write_stock(&mut stock_key, id, zone);
+                figures.available(&stock_key).map(Some)
             }
-            let product = match self.shelf.card(id)? {
-                Some(card) => card,
-                None => gone(&view, id)?,
-            };
-            Ok(Some(Listed { product, available }))
-        })
+            None => Ok(None),
+        };
+        if query.in_stock {
+            let view = self.view();
+            return page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
+                let id = listed_id(&list, key)?;
+                let available = available(id)?;
+                if available == Some(0) {
+                    return Ok(None);
+                }
+                Ok(Some(Listed { product: listed_card(&self.shelf, &view, id)?, available }))
+            });
+        }
+        let cards = self.shelf.page(list.page_key(&request)?, |view| {
+            page(view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
+                Ok(Some(listed_card(&self.shelf, view, listed_id(&list, key)?)?))
+            })
+        })?;
+        let Page { items, next } = &cards.page;
+        let listed = |card: &Card| {
+            let available = available(card.product_id.as_str().as_bytes())?;
+            Ok(Listed { product: card.clone(), available })
+        };
+        let items: Result<Vec<Listed>> = items.iter().map(listed).collect();
+        Ok(Page { items: items?, next: next.clone() })
     }
 
     async fn categories(&self, request: PageRequest) -> Result<Page<Category>> {
@@ -119,8 +130,16 @@ impl Products for EmbeddedStore {
     }
 }
 
-/// A card that is listed in a view and was taken out of the catalogue since.
-fn gone(view: &View, id: &[u8]) -> Result<Card> {
+/// The id in a row of a category.
+fn listed_id<'a>(list: &List, key: &'a [u8]) -> Result<&'a [u8]> {
+    Ok(key.get(list.prefix.len() + 8..).ok_or(mw_codec::Damaged("category key"))?)
+}
+
+/// A card that is listed in a view. One that was taken out of the catalogue since is as the view has it.
+fn listed_card(shelf: &Shelf, view: &View, id: &[u8]) -> Result<Card> {
+    if let Some(card) = shelf.card(id)? {
+        return Ok(card);
+    }
     let row = view.get(Table::Products, id)?.ok_or_else(|| {
         let id = String::from_utf8_lossy(id);
         StoreError::Corrupt(format!("a category lists product {id}, which is not there"))

@@ -1,30 +1,46 @@
-//! What the showcase asks for most, kept ready in memory: cards as they are shown, and figures of stock.
+//! What the showcase asks for most, kept ready in memory: cards as they are shown, pages of them, and figures of stock.
 //!
 //! A row is taken off when it changes: after the change is visible and before whoever asked for it is answered. A reader who
 //! finds nothing leaves a mark, reads the row and puts it where the mark is; taking the row off removes the mark too, so
-//! what was read before a change is never kept after it.
+//! what was read before a change is never kept after it. Pages have no marks: they are good for as long as no card changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fjall::{Database, Slice};
 use mw_domain::{Level, Timestamp};
-use mw_store::Result;
 use mw_store::products::Card;
+use mw_store::{Page, Result};
 use quick_cache::Weighter;
-use quick_cache::sync::{Cache, GuardResult};
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
+use rustc_hash::FxBuildHasher;
 
 use crate::keys::Key;
 use crate::tables::{Table, Tables};
 use crate::view::{Look, View};
 
-/// Figures of stock get this part of the memory; cards are larger.
-const FIGURES_SHARE: u64 = 4;
+/// Figures of stock get this part of the memory, and pages of cards too; cards have the rest.
+const SHARE: u64 = 4;
 /// About what an entry takes besides its text.
 const ENTRY_BYTES: u64 = 160;
+
+/// Keys come from rows that are there, so that nobody can choose them to collide.
+type Ready<V> = Cache<Key, V, Weight, FxBuildHasher>;
 
 pub(crate) struct Shelf {
     db: Database,
     tables: Tables,
-    cards: Cache<Key, Card, Weight>,
-    figures: Cache<Key, Figures, Weight>,
+    cards: Ready<Card>,
+    figures: Ready<Figures>,
+    pages: Ready<Arc<Cards>>,
+    /// How often the catalogue has changed since the store was opened.
+    changes: AtomicU64,
+}
+
+/// A page of cards, as of so many changes of the catalogue.
+pub(crate) struct Cards {
+    changes: u64,
+    pub(crate) page: Page<Card>,
 }
 
 /// The figures of a place, and when they changed.
@@ -32,8 +48,15 @@ pub(crate) type Figures = (Level, Timestamp);
 
 impl Shelf {
     pub(crate) fn new(db: Database, tables: Tables, bytes: u64) -> Self {
-        let figures = bytes / FIGURES_SHARE;
-        Self { db, tables, cards: cache(bytes - figures, 1_024), figures: cache(figures, 2 * ENTRY_BYTES) }
+        let part = bytes / SHARE;
+        Self {
+            db,
+            tables,
+            cards: cache(bytes - 2 * part, 1_024),
+            figures: cache(part, 2 * ENTRY_BYTES),
+            pages: cache(part, 20 * 1_024),
+            changes: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn card(&self, key: &[u8]) -> Result<Option<Card>> {
@@ -46,7 +69,7 @@ impl Shelf {
 
     fn find<V: Clone>(
         &self,
-        cache: &Cache<Key, V, Weight>,
+        cache: &Ready<V>,
         table: Table,
         key: &[u8],
         read: impl Fn(&Slice) -> Result<V>,
@@ -71,26 +94,52 @@ impl Shelf {
         View::new(&self.db, &self.tables).get(table, key)
     }
 
-    /// For each row that a group changed, once the group is visible.
-    pub(crate) fn take_off(&self, table: Table, key: &[u8]) {
-        match table {
-            Table::Products => drop(self.cards.remove(key)),
-            Table::Stock => drop(self.figures.remove(key)),
-            _ => {}
+    /// The page of a listing, where `read` makes it of a view; `key` says which page of which listing.
+    pub(crate) fn page(
+        &self,
+        key: Key,
+        read: impl FnOnce(&View) -> Result<Page<Card>>,
+    ) -> Result<Arc<Cards>> {
+        // Asked before the view is taken: a change that comes later makes the page stale.
+        let changes = self.changes.load(Ordering::Acquire);
+        if let Some(cards) = self.pages.get(&key).filter(|cards| cards.changes == changes) {
+            return Ok(cards);
+        }
+        let page = read(&View::new(&self.db, &self.tables))?;
+        let cards = Arc::new(Cards { changes, page });
+        self.pages.insert(key, Arc::clone(&cards));
+        Ok(cards)
+    }
+
+    /// For the rows that a group changed, once the group is visible.
+    pub(crate) fn take_off(&self, rows: &[(Table, Slice)]) {
+        let mut is_catalogue = false;
+        for (table, key) in rows {
+            match table {
+                Table::Products => drop(self.cards.remove(key.as_ref())),
+                Table::Stock => drop(self.figures.remove(key.as_ref())),
+                _ => {}
+            }
+            is_catalogue |= matches!(table, Table::Products | Table::ProductsByCategory);
+        }
+        if is_catalogue {
+            // After the cards: a page that counts this change has none of the old ones.
+            self.changes.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Whether rows of a table can be on the shelf.
-    pub(crate) const fn has(table: Table) -> bool {
-        matches!(table, Table::Products | Table::Stock)
+    /// Whether something on the shelf is made of a table's rows.
+    pub(crate) const fn shows(table: Table) -> bool {
+        matches!(table, Table::Products | Table::ProductsByCategory | Table::Stock)
     }
 }
 
-fn cache<V: Clone>(bytes: u64, entry: u64) -> Cache<Key, V, Weight>
+fn cache<V: Clone>(bytes: u64, entry: u64) -> Ready<V>
 where
     Weight: Weighter<Key, V>,
 {
-    Cache::with_weighter(usize::try_from(bytes / entry).unwrap_or(usize::MAX), bytes, Weight)
+    let entries = usize::try_from(bytes / entry).unwrap_or(usize::MAX);
+    Cache::with(entries, bytes, Weight, FxBuildHasher, DefaultLifecycle::default())
 }
 
 /// About how many bytes an entry takes.
@@ -102,6 +151,13 @@ impl Weighter<Key, Card> for Weight {
         let text = card.name.len() + card.description.len() + card.attributes.text_len();
         // As fields, and as it is shown with the names of its members.
         3 * ENTRY_BYTES + 256 + (3 * key.len() + 2 * text) as u64
+    }
+}
+
+impl Weighter<Key, Arc<Cards>> for Weight {
+    fn weight(&self, key: &Key, cards: &Arc<Cards>) -> u64 {
+        // Its cards count in full, since they may be on the shelf for its sake alone.
+        ENTRY_BYTES + cards.page.items.iter().map(|card| self.weight(key, card)).sum::<u64>()
     }
 }
 
@@ -137,7 +193,7 @@ mod tests {
         let put = |on_hand| {
             let row = mw_codec::stock::encode_level(figures(on_hand).0, Timestamp::EPOCH);
             shelf.tables.get(Table::Stock).insert("place", row).unwrap();
-            shelf.take_off(Table::Stock, b"place");
+            shelf.take_off(&[(Table::Stock, "place".into())]);
         };
         assert_eq!(find(&shelf, || ()), None);
         put(1);

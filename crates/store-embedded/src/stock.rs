@@ -173,7 +173,7 @@ impl Figures<'_> {
     /// The figures at the place of a key, and when they changed.
     pub(crate) fn of(&self, key: &[u8]) -> Result<Option<(Level, Timestamp)>> {
         match self {
-            Self::Shelf(shelf) => shelf.figures(key),
+            Self::Shelf(ready) => ready.figures(key),
             Self::View { view, expired } => {
                 view.get(Table::Stock, key)?.map(|row| read_level(expired, key, &row)).transpose()
             }

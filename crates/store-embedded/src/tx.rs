@@ -112,7 +112,7 @@ impl Tx {
         self.pending.iter().all(HashMap::is_empty)
     }
 
-    /// Writes all that is pending as one batch, and answers once it is on disk: with the rows that may be on the shelf.
+    /// Writes all that is pending as one batch, and answers once it is on disk: with the changed rows that the shelf shows.
     pub(crate) fn commit(&mut self) -> fjall::Result<Vec<(Table, Slice)>> {
         self.groups += 1;
         let count = self.groups.to_be_bytes().as_slice().into();
@@ -127,9 +127,9 @@ impl Tx {
                 continue;
             }
             let keyspace = self.tables.get(*table);
-            let is_on_shelf = Shelf::has(*table);
+            let is_shown = Shelf::shows(*table);
             for (key, value) in pending.drain() {
-                if is_on_shelf {
+                if is_shown {
                     changed.push((*table, key.clone()));
                 }
                 match value {

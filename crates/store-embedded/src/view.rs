@@ -132,6 +132,19 @@ pub(crate) struct List {
 }
 
 impl List {
+    /// Which page of which list a request asks for.
+    pub(crate) fn page_key(&self, request: &PageRequest) -> Result<Key> {
+        let Span { from, to } = self.rest(request.after.as_ref())?;
+        let mut key = Vec::with_capacity(2 * from.len() + 32);
+        key.push(u8::from(self.reverse));
+        key.extend_from_slice(&request.limit.to_be_bytes());
+        key.extend_from_slice(&from.len().to_be_bytes());
+        key.extend_from_slice(&from);
+        key.push(u8::from(to.is_some()));
+        key.extend_from_slice(to.as_deref().unwrap_or_default());
+        Ok(key)
+    }
+
     /// All rows that begin with a prefix.
     pub(crate) fn of(prefix: Key, is_position: fn(&[u8]) -> bool) -> Self {
         Self { span: Span::prefix(prefix.clone()), prefix, reverse: false, is_position }

@@ -230,9 +230,7 @@ impl Loop {
             StoreError::Ambiguous(why)
         })?;
         // Before the bounds rise: whoever finds nothing due has to find settled figures.
-        for (table, key) in changed {
-            self.shelf.take_off(table, &key);
-        }
+        self.shelf.take_off(&changed);
         self.progress.raise(self.group.due);
         Ok(())
     }

@@ -31,7 +31,7 @@ pub(crate) async fn read(
     let product = app.shop.store.product(&product_id, freshness).await.or_problem(&app)?;
     let product =
         product.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
-    answer::ready(Bytes::copy_from_slice(products::shown(&product, &app.shop.settings.currency)))
+    Ok(answer::ready(Bytes::copy_from_slice(products::shown(&product, app.shop.settings.currency))))
 }
 
 fn freshness(query: &mut Query) -> Result<Freshness, Problem> {
@@ -98,9 +98,9 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
     let page = query.page(&scope)?;
     let page = app.shop.store.category(&asked, freshness, app.shop.now(), page).await.or_problem(&app)?;
     let currency = app.shop.settings.currency;
-    let size: usize = page.items.iter().map(|it| products::shown(&it.product, &currency).len() + 32).sum();
-    let write = |out: &mut Vec<u8>, listed: &Listed| products::write_listed(out, listed, &currency);
-    answer::ready(list::write(size, &page, &scope, write))
+    let size: usize = page.items.iter().map(|it| products::shown(&it.product, currency).len() + 32).sum();
+    let write = |out: &mut Vec<u8>, listed: &Listed| products::write_listed(out, listed, currency);
+    Ok(answer::ready(list::write(size, &page, &scope, write)))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {

@@ -66,9 +66,9 @@ impl<'a> ProductView<'a> {
 }
 
 /// The JSON of a card, written when it is shown for the first time. A shop has one currency.
-pub(crate) fn shown<'a>(card: &'a Card, currency: &Currency) -> &'a [u8] {
+pub(crate) fn shown(card: &Card, currency: Currency) -> &[u8] {
     card.shown(|product| {
-        let view = ProductView::new(product, currency);
+        let view = ProductView::new(product, &currency);
         let mut out = Vec::with_capacity(view.size());
         match json::write(&mut out, &view) {
             Ok(()) => out,
@@ -78,7 +78,7 @@ pub(crate) fn shown<'a>(card: &'a Card, currency: &Currency) -> &'a [u8] {
 }
 
 /// Adds the JSON of a card in a listing.
-pub(crate) fn write_listed(out: &mut Vec<u8>, listed: &Listed, currency: &Currency) {
+pub(crate) fn write_listed(out: &mut Vec<u8>, listed: &Listed, currency: Currency) {
     let card = shown(&listed.product, currency);
     let Some((available, (end, members))) = listed.available.zip(card.split_last()) else {
         return out.extend_from_slice(card);
@@ -297,10 +297,10 @@ mod tests {
             };
             let expected = serde_json::to_vec(&list::ListView::new(&page, &scope, view)).unwrap();
             let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
-            let written = list::write(0, &page, &scope, |out, listed| write_listed(out, listed, &currency));
+            let written = list::write(0, &page, &scope, |out, listed| write_listed(out, listed, currency));
             assert_eq!(serde_json::from_slice::<serde_json::Value>(&written).unwrap(), expected);
         }
-        let card = shown(&items[0].product, &currency);
+        let card = shown(&items[0].product, currency);
         assert_eq!(card, serde_json::to_vec(&ProductView::new(&items[0].product, &currency)).unwrap());
     }
 }
