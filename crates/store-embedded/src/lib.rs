@@ -11,6 +11,7 @@ mod once;
 mod open;
 mod orders;
 mod products;
+mod recent;
 mod records;
 mod sessions;
 mod shelf;
@@ -32,6 +33,7 @@ use mw_store::{Result, StoreError, Upkeep};
 
 pub use open::{OpenError, Options};
 
+use recent::Recent;
 use shelf::Shelf;
 use space::FreeSpace;
 use stock::{Figures, HeldUnits};
@@ -64,13 +66,15 @@ impl EmbeddedStore {
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let open::Opened { db, tables, groups, due, now_ms, lock } = open::open(&options)?;
         let progress = Arc::new(Progress::new(due, now_ms));
-        let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), options.shelf_bytes));
+        let recent_bytes = options.shelf_bytes / 3;
+        let shelf_bytes = options.shelf_bytes - recent_bytes;
+        let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), shelf_bytes));
         let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
         let writer = Writer::start(
             db.clone(),
             tables.clone(),
             (groups, due),
-            (Arc::clone(&progress), Arc::clone(&shelf)),
+            (Arc::clone(&progress), Arc::clone(&shelf), Recent::new(recent_bytes)),
             space,
             options.write_queue,
         )

@@ -33,7 +33,7 @@ pub struct Options {
     pub path: PathBuf,
     /// Memory for blocks read from disk; indexes and filters of a large store have to fit.
     pub block_cache_bytes: u64,
-    /// Memory for cards and figures of stock that are ready to be shown.
+    /// Memory for what is ready: cards and figures of stock to show, and rows that were written last to change again.
     pub shelf_bytes: u64,
     /// Memory of one table for writes that are not in a table file yet.
     pub memtable_bytes: u64,
@@ -50,7 +50,7 @@ impl Options {
         Self {
             path: path.into(),
             block_cache_bytes: 128 * 1_024 * 1_024,
-            shelf_bytes: 64 * 1_024 * 1_024,
+            shelf_bytes: 96 * 1_024 * 1_024,
             memtable_bytes: 8 * 1_024 * 1_024,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,

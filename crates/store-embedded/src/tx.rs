@@ -11,6 +11,7 @@ use mw_domain::Timestamp;
 use mw_store::Result;
 
 use crate::keys::Key;
+use crate::recent::Recent;
 use crate::shelf::Shelf;
 use crate::tables::{Table, Tables};
 use crate::view::{Look, Span, Visit, storage_error};
@@ -27,6 +28,7 @@ pub(crate) const GROUPS_KEY: &[u8] = b"groups";
 pub(crate) struct Tx {
     db: Database,
     tables: Tables,
+    recent: Recent,
     pending: Vec<Pending>,
     undo: Vec<Undo>,
     /// How many writes can no longer be undone.
@@ -45,9 +47,9 @@ pub(crate) struct Due {
 }
 
 impl Tx {
-    pub(crate) fn new(db: Database, tables: Tables, groups: u64, due: Due) -> Self {
+    pub(crate) fn new(db: Database, tables: Tables, recent: Recent, groups: u64, due: Due) -> Self {
         let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
-        Self { db, tables, pending, undo: Vec::new(), kept: 0, groups, due }
+        Self { db, tables, recent, pending, undo: Vec::new(), kept: 0, groups, due }
     }
 
     /// Runs a command, or a part of one; where it fails, it is as if it had not run.
@@ -127,10 +129,14 @@ impl Tx {
                 continue;
             }
             let keyspace = self.tables.get(*table);
-            let is_shown = Shelf::shows(*table);
+            let (is_shown, is_recent) = (Shelf::shows(*table), Recent::has(*table));
             for (key, value) in pending.drain() {
                 if is_shown {
                     changed.push((*table, key.clone()));
+                }
+                // Nothing runs any more after a commit that failed, so it may be remembered before.
+                if is_recent {
+                    self.recent.put(*table, key.clone(), value.clone());
                 }
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
@@ -147,6 +153,9 @@ impl Look for Tx {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Slice>> {
         if let Some(value) = self.pending(table).get(key) {
             return Ok(value.clone());
+        }
+        if let Some(value) = self.recent.get(table, key) {
+            return Ok(Some(value.clone()));
         }
         // Only this thread writes, so the latest is what the last group left.
         self.tables.get(table).get(key).map_err(|error| storage_error(&error))
@@ -203,7 +212,7 @@ mod tests {
     fn tx(folder: &std::path::Path) -> Tx {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
-        Tx::new(db, tables, 0, Due { hold: Timestamp::MAX, payment: Timestamp::MAX })
+        Tx::new(db, tables, Recent::new(1 << 20), 0, Due { hold: Timestamp::MAX, payment: Timestamp::MAX })
     }
 
     fn keys(tx: &Tx, span: &Span, reverse: bool) -> String {

@@ -13,6 +13,7 @@ use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
 use tokio::sync::oneshot;
 
+use crate::recent::Recent;
 use crate::shelf::Shelf;
 use crate::space::FreeSpace;
 use crate::tables::Tables;
@@ -121,12 +122,12 @@ impl Writer {
         db: Database,
         tables: Tables,
         (groups, due): (u64, Due),
-        (progress, shelf): (Arc<Progress>, Arc<Shelf>),
+        (progress, shelf, recent): (Arc<Progress>, Arc<Shelf>, Recent),
         space: FreeSpace,
         queue_max: usize,
     ) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(queue_max);
-        let group = Tx::new(db, tables, groups, due);
+        let group = Tx::new(db, tables, recent, groups, due);
         let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
             Loop { jobs, group, progress, shelf, space, answers: Vec::new() }.run();
         })?;
@@ -249,7 +250,8 @@ mod tests {
         let progress = Arc::new(Progress::new(due, Arc::default()));
         let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
-        Writer::start(db, tables, (0, due), (progress, shelf), space, queue_max).unwrap()
+        Writer::start(db, tables, (0, due), (progress, shelf, Recent::new(1 << 20)), space, queue_max)
+            .unwrap()
     }
 
     #[tokio::test]
