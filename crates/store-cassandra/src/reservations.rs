@@ -1,8 +1,9 @@
 //! Reservations: units of several products held until a moment, all of them or none.
 //!
 //! The reservation's row is written before its units are held, or while they are where there is no key that somebody could
-//! come again with; nobody knows the id before all is done, and what a dead process left ends with its time. How a reservation ends is decided by the ledger row of its first product (by
-//! id); its other products and its own row follow, and whoever finds them behind brings them along.
+//! come again with; nobody knows the id before all is done, and what a dead process left ends with its time. How a
+//! reservation ends is decided by the ledger row of its first product (by id); its other products and its own row follow,
+//! and whoever finds them behind brings them along.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::{
