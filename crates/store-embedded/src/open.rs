@@ -27,6 +27,9 @@ const FORMAT: u32 = 1;
 const FORMAT_NAME: &str = "mobile-world";
 /// Journals are read again at start, at some 60 MB a second: as little of them as the engine allows.
 const JOURNAL_BYTES_MAX: u64 = 64 * 1_024 * 1_024;
+/// Threads that flush and compact. The engine's first one only flushes, and passes a compaction on again and again while all
+/// others are busy: with two threads in all, that is a processor lost for as long as anything is compacted.
+const WORKERS: usize = 4;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -223,6 +226,7 @@ fn open_tables(options: &Options, now_ms: &Arc<AtomicI64>) -> fjall::Result<(Dat
     let db = Database::builder(options.path.join("db"))
         .cache_size(options.block_cache_bytes)
         .max_journaling_size(JOURNAL_BYTES_MAX)
+        .worker_threads(WORKERS)
         .with_compaction_filter_factories(Arc::new(move |name| ExpiryFilter::factory(&now_ms, name)))
         .open()?;
     let tables = Tables::open(&db, options.memtable_bytes)?;
