@@ -93,8 +93,8 @@ async fn listed(store: &CassandraStore, category: &str, descending: bool) -> Vec
     let mut request = PageRequest::first(5);
     loop {
         let page = store.category(&query, Freshness::Full, at(0), request.clone()).await.unwrap();
-        let place = |product: Product| (product.price.as_minor(), product.product_id.to_string());
-        found.extend(page.items.into_iter().map(|item| place(item.product)));
+        let place = |product: &Product| (product.price.as_minor(), product.product_id.to_string());
+        found.extend(page.items.into_iter().map(|item| place(&item.product)));
         if page.next.is_none() {
             return found;
         }
