@@ -11,45 +11,38 @@ use crate::tables::Table;
 /// About what an entry takes besides its bytes.
 const ENTRY_BYTES: u64 = 128;
 
-pub(crate) struct Recent {
-    carts: Rows,
-    sessions: Rows,
-    stock: Rows,
-}
+/// By [`Table`]; `None` where nothing is remembered.
+pub(crate) struct Recent(Vec<Option<Rows>>);
 
 type Rows = Cache<Slice, Slice, Weight, FxBuildHasher>;
 
+/// Quarters of the memory that a table gets.
+const fn quarters(table: Table) -> u64 {
+    match table {
+        Table::Carts => 2,
+        Table::Sessions | Table::Stock => 1,
+        _ => 0,
+    }
+}
+
 impl Recent {
     pub(crate) fn new(bytes: u64) -> Self {
-        let part = bytes / 4;
-        Self { carts: rows(bytes - 2 * part), sessions: rows(part), stock: rows(part) }
+        let rows = |table: &Table| match quarters(*table) {
+            0 => None,
+            quarters => Some(rows(quarters * bytes / 4)),
+        };
+        Self(Table::ALL.iter().map(rows).collect())
     }
 
     pub(crate) fn get(&self, table: Table, key: &[u8]) -> Option<&Slice> {
-        let rows = match table {
-            Table::Carts => &self.carts,
-            Table::Sessions => &self.sessions,
-            Table::Stock => &self.stock,
-            _ => return None,
-        };
-        rows.get(key)
+        self.0.get(table as usize)?.as_ref()?.get(key)
     }
 
-    /// Whether rows of a table are remembered.
-    pub(crate) const fn has(table: Table) -> bool {
-        matches!(table, Table::Carts | Table::Sessions | Table::Stock)
-    }
-
-    /// For a row that was committed; `None` where it was removed.
-    pub(crate) fn put(&mut self, table: Table, key: Slice, value: Option<Slice>) {
-        let rows = match table {
-            Table::Carts => &mut self.carts,
-            Table::Sessions => &mut self.sessions,
-            Table::Stock => &mut self.stock,
-            _ => return,
-        };
+    /// For a row that is committed; `None` where it is removed.
+    pub(crate) fn put(&mut self, table: Table, key: &Slice, value: Option<&Slice>) {
+        let Some(Some(rows)) = self.0.get_mut(table as usize) else { return };
         match value {
-            Some(value) => rows.insert(key, value),
+            Some(value) => rows.insert(key.clone(), value.clone()),
             None => drop(rows.remove(key.as_ref())),
         }
     }

@@ -129,15 +129,13 @@ impl Tx {
                 continue;
             }
             let keyspace = self.tables.get(*table);
-            let (is_shown, is_recent) = (Shelf::shows(*table), Recent::has(*table));
+            let is_shown = Shelf::shows(*table);
             for (key, value) in pending.drain() {
                 if is_shown {
                     changed.push((*table, key.clone()));
                 }
                 // Nothing runs any more after a commit that failed, so it may be remembered before.
-                if is_recent {
-                    self.recent.put(*table, key.clone(), value.clone());
-                }
+                self.recent.put(*table, &key, value.as_ref());
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
                     None => batch.remove(keyspace, key),

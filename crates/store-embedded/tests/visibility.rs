@@ -37,12 +37,18 @@ async fn stock_up(store: &EmbeddedStore, product_id: &ProductId, zone: &GeoZone,
     store.import_product(command).await.unwrap();
 }
 
+/// A store with one product, in stock in one zone.
+async fn open_with(folder: &std::path::Path, on_hand: u64) -> (Arc<EmbeddedStore>, ProductId, GeoZone) {
+    let store = open(folder);
+    let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
+    stock_up(&store, &product_id, &zone, on_hand).await;
+    (store, product_id, zone)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reserved_never_passes_on_hand_for_any_reader() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
-    stock_up(&store, &product_id, &zone, 50).await;
+    let (store, product_id, zone) = open_with(folder.path(), 50).await;
 
     let done = Arc::new(AtomicBool::new(false));
     let (reader, stop, id, place) = (Arc::clone(&store), Arc::clone(&done), product_id.clone(), zone.clone());
@@ -94,9 +100,7 @@ const CHANGES: i64 = 400;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_answered_is_what_every_later_reader_sees() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let (product_id, zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
-    stock_up(&store, &product_id, &zone, 0).await;
+    let (store, product_id, zone) = open_with(folder.path(), 0).await;
     let category = store.product(&product_id, Freshness::Full).await.unwrap().unwrap().category.clone();
 
     let answered = Arc::new(AtomicI64::new(0));
