@@ -20,6 +20,9 @@ const EVENTS_MAX: usize = 1_024;
 const READ_BYTES: usize = 256 << 10;
 /// Timeouts and broken connections are looked after this often.
 const TICK: Nanos = SECOND / 20;
+/// A schedule whose next request is due sooner than this sleeps so long, and then takes all answers and sends all that is due
+/// at once: to be woken for each of them would take from the server, on the same machine, what is to be measured.
+const GATHER: Nanos = SECOND / 4_000;
 const ALARM: Token = Token(usize::MAX);
 
 /// What a worker is to do, and what becomes of the answers.
@@ -137,12 +140,12 @@ impl Worker {
                 self.look_after(job, &mut round, now);
                 job.tick(now);
             }
-            let wake = self.begin(job, &mut round, now).unwrap_or(next_tick).min(next_tick);
+            let due = self.begin(job, &mut round, now);
             self.flush(job, &mut round);
             if round.has_ended && round.under_way == 0 {
                 return Ok(if round.is_gone { Ended::Gone } else { Ended::Done });
             }
-            self.wait(wake)?;
+            self.wait(due, next_tick)?;
             let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
             for event in &events {
                 let Token(index) = event.token();
@@ -200,8 +203,17 @@ impl Worker {
         }
     }
 
-    fn wait(&mut self, wake: Nanos) -> Result<(), LoadError> {
-        let pause = wake.saturating_sub(self.now());
+    fn wait(&mut self, due: Option<Nanos>, next_tick: Nanos) -> Result<(), LoadError> {
+        let now = self.now();
+        if due.is_some_and(|due| (now + 1..now + GATHER).contains(&due)) {
+            std::thread::sleep(Duration::from_nanos(GATHER));
+            return self.poll(0);
+        }
+        self.poll(due.unwrap_or(next_tick).min(next_tick).saturating_sub(now))
+    }
+
+    /// Takes what is ready; where nothing is, waits for it so long.
+    fn poll(&mut self, pause: Nanos) -> Result<(), LoadError> {
         let waited = if pause == 0 {
             self.poll.poll(&mut self.events, Some(Duration::ZERO))
         } else {

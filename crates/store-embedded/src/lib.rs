@@ -6,6 +6,8 @@
 
 mod audit;
 mod carts;
+mod compaction;
+mod housekeeping;
 mod keys;
 mod once;
 mod open;
@@ -33,6 +35,7 @@ use mw_store::{Result, StoreError, Upkeep};
 
 pub use open::{OpenError, Options};
 
+use housekeeping::Housekeeping;
 use recent::Recent;
 use shelf::Shelf;
 use space::FreeSpace;
@@ -64,7 +67,7 @@ impl std::fmt::Debug for EmbeddedStore {
 impl EmbeddedStore {
     /// Opens the store, making it where there is none.
     pub fn open(options: Options) -> Result<Self, OpenError> {
-        let open::Opened { db, tables, groups, due, now_ms, lock } = open::open(&options)?;
+        let open::Opened { db, tables, groups, due, now_ms, pace, lock } = open::open(&options)?;
         let progress = Arc::new(Progress::new(due, now_ms));
         let recent_bytes = options.shelf_bytes / 3;
         let shelf_bytes = options.shelf_bytes - recent_bytes;
@@ -75,7 +78,7 @@ impl EmbeddedStore {
             tables.clone(),
             (groups, due),
             (Arc::clone(&progress), Arc::clone(&shelf), Recent::new(recent_bytes)),
-            space,
+            (space, Housekeeping::new(tables.clone(), pace)),
             options.write_queue,
         )
         .map_err(|source| OpenError::Io { path: options.path.clone(), source })?;

@@ -17,19 +17,23 @@ use fjall::Database;
 use mw_domain::{Currency, Timestamp};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::compaction::{Pace, filters};
 use crate::stock::first_due;
-use crate::tables::{ExpiryFilter, Table, Tables};
+use crate::tables::{Table, Tables};
 use crate::tx::{Due, GROUPS_KEY};
 use crate::view::{Look, View};
 
 /// The version of the directory's layout and of all values in it.
 const FORMAT: u32 = 1;
 const FORMAT_NAME: &str = "mobile-world";
-/// Journals are read again at start, at some 60 MB a second: as little of them as the engine allows.
-const JOURNAL_BYTES_MAX: u64 = 64 * 1_024 * 1_024;
+/// The engine begins a new journal after so many bytes.
+pub(crate) const JOURNAL_BYTES: usize = 64_000_000;
+/// So many full journals make the engine flush all tables at once. Before a second one is full, each table has flushed in its
+/// turn what is in the first. What is left of journals is read again at start, at some 60 MB a second.
+const FULL_JOURNALS_MAX: u64 = 2;
 /// Threads that flush and compact. The engine's first one only flushes, and passes a compaction on again and again while all
-/// others are busy: with two threads in all, that is a processor lost for as long as anything is compacted.
-const WORKERS: usize = 4;
+/// others are busy. Compactions rest most of their time, so there are more of them than processors.
+const WORKERS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -93,6 +97,7 @@ pub(crate) struct Opened {
     pub(crate) groups: u64,
     pub(crate) due: Due,
     pub(crate) now_ms: Arc<AtomicI64>,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) lock: File,
 }
 
@@ -107,13 +112,14 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
         check_format(path)?;
     }
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
-    let (db, tables) = open_tables(options, &now_ms).map_err(|error| fjall_error(path, error))?;
+    let pace = Arc::new(Pace::default());
+    let (db, tables) = open_tables(options, &now_ms, &pace).map_err(|error| fjall_error(path, error))?;
     check_currency(options, &db, &tables)?;
     let groups = committed_groups(&tables).map_err(|error| fjall_error(path, error))?;
     check_groups(path, groups)?;
     let due = first_dues(&View::new(&db, &tables))
         .map_err(|error| OpenError::Damaged { path: path.to_owned(), detail: error.to_string() })?;
-    Ok(Opened { db, tables, groups, due, now_ms, lock })
+    Ok(Opened { db, tables, groups, due, now_ms, pace, lock })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {
@@ -221,13 +227,17 @@ fn check_format(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn open_tables(options: &Options, now_ms: &Arc<AtomicI64>) -> fjall::Result<(Database, Tables)> {
-    let now_ms = Arc::clone(now_ms);
+fn open_tables(
+    options: &Options,
+    now_ms: &Arc<AtomicI64>,
+    pace: &Arc<Pace>,
+) -> fjall::Result<(Database, Tables)> {
+    let (now_ms, pace) = (Arc::clone(now_ms), Arc::clone(pace));
     let db = Database::builder(options.path.join("db"))
         .cache_size(options.block_cache_bytes)
-        .max_journaling_size(JOURNAL_BYTES_MAX)
+        .max_journaling_size(FULL_JOURNALS_MAX * JOURNAL_BYTES as u64)
         .worker_threads(WORKERS)
-        .with_compaction_filter_factories(Arc::new(move |name| ExpiryFilter::factory(&now_ms, name)))
+        .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &pace))))
         .open()?;
     let tables = Tables::open(&db, options.memtable_bytes)?;
     Ok((db, tables))

@@ -1,12 +1,9 @@
 //! The tables of the engine: what each holds, how it is tuned, and which drop their expired rows when compacted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
 use fjall::config::{BlockSizePolicy, HashRatioPolicy, PinningPolicy};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
-use mw_codec::VERSION;
 
 /// A table; `keys.rs` has the key of each, `mw-codec` the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,7 +91,7 @@ impl Table {
     }
 
     /// Whether a value begins with its expiry, so that compaction may drop the row.
-    fn expires(name: &str) -> bool {
+    pub(crate) fn expires(name: &str) -> bool {
         [
             Self::Carts,
             Self::ClosedCarts,
@@ -169,56 +166,6 @@ fn options(table: Table, memtable_bytes: u64) -> KeyspaceCreateOptions {
     }
 }
 
-/// A row is dropped only this long after its expiry, so that a clock set forward by mistake costs nothing.
-const GRACE_MS: i64 = 3_600_000;
-
-/// Drops expired rows while tables are compacted. The time is the latest that any write has told the engine.
-pub(crate) struct ExpiryFilter {
-    now_ms: Arc<AtomicI64>,
-}
-
-impl ExpiryFilter {
-    /// A filter for the tables whose rows expire, none for the others.
-    pub(crate) fn factory(now_ms: &Arc<AtomicI64>, name: &str) -> Option<Arc<dyn Factory>> {
-        Table::expires(name).then(|| Arc::new(Self { now_ms: Arc::clone(now_ms) }) as Arc<dyn Factory>)
-    }
-}
-
-impl Factory for ExpiryFilter {
-    fn name(&self) -> &'static str {
-        "expiry"
-    }
-
-    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(DropBefore { cutoff_ms: self.now_ms.load(Ordering::Relaxed).saturating_sub(GRACE_MS) })
-    }
-}
-
-struct DropBefore {
-    cutoff_ms: i64,
-}
-
-impl CompactionFilter for DropBefore {
-    fn filter_item(
-        &mut self,
-        item: ItemAccessor<'_>,
-        _: &Context,
-    ) -> fjall::compaction::filter::CompactionFilterResult {
-        let value = item.value()?;
-        Ok(if is_expired(&value, self.cutoff_ms) { Verdict::Remove } else { Verdict::Keep })
-    }
-}
-
-/// A value that cannot be understood is kept: whoever reads it will tell.
-fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
-    match value.split_first() {
-        Some((&VERSION, rest)) => {
-            rest.first_chunk::<8>().is_some_and(|expiry| i64::from_be_bytes(*expiry) <= cutoff_ms)
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,37 +179,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Table::ALL.len());
-    }
-
-    #[test]
-    fn only_what_is_long_expired_is_dropped() {
-        let value = |expiry: i64| [&[VERSION], expiry.to_be_bytes().as_slice(), b"rest"].concat();
-        assert!(is_expired(&value(99), 100));
-        assert!(is_expired(&value(100), 100));
-        assert!(!is_expired(&value(101), 100));
-        assert!(!is_expired(b"", 100));
-        assert!(!is_expired(&[VERSION + 1; 20], i64::MAX));
-    }
-
-    #[test]
-    fn compaction_drops_expired_rows_of_expiring_tables_only() {
-        let folder = tempfile::tempdir().unwrap();
-        let now_ms = Arc::new(AtomicI64::new(10 * GRACE_MS));
-        let clock = Arc::clone(&now_ms);
-        let db = Database::builder(folder.path())
-            .with_compaction_filter_factories(Arc::new(move |name| ExpiryFilter::factory(&clock, name)))
-            .open()
-            .unwrap();
-        let tables = Tables::open(&db, 1 << 20).unwrap();
-        let value = |expiry: i64| [&[VERSION], expiry.to_be_bytes().as_slice()].concat();
-        for table in [Table::Sessions, Table::Products] {
-            let keyspace = tables.get(table);
-            keyspace.insert("old", value(9 * GRACE_MS)).unwrap();
-            keyspace.insert("within grace", value(9 * GRACE_MS + 1)).unwrap();
-            keyspace.rotate_memtable_and_wait().unwrap();
-            keyspace.major_compact().unwrap();
-        }
-        let left = |table| tables.get(table).len().unwrap();
-        assert_eq!((left(Table::Sessions), left(Table::Products)), (1, 2));
     }
 }

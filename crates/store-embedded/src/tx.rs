@@ -46,6 +46,15 @@ pub(crate) struct Due {
     pub(crate) payment: Timestamp,
 }
 
+/// What a commit did.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    /// The rows that the shelf shows.
+    pub(crate) changed: Vec<(Table, Slice)>,
+    /// Of all rows, with their keys.
+    pub(crate) bytes: usize,
+}
+
 impl Tx {
     pub(crate) fn new(db: Database, tables: Tables, recent: Recent, groups: u64, due: Due) -> Self {
         let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
@@ -114,8 +123,8 @@ impl Tx {
         self.pending.iter().all(HashMap::is_empty)
     }
 
-    /// Writes all that is pending as one batch, and answers once it is on disk: with the changed rows that the shelf shows.
-    pub(crate) fn commit(&mut self) -> fjall::Result<Vec<(Table, Slice)>> {
+    /// Writes all that is pending as one batch, and answers once it is on disk.
+    pub(crate) fn commit(&mut self) -> fjall::Result<Committed> {
         self.groups += 1;
         let count = self.groups.to_be_bytes().as_slice().into();
         self.pending_mut(Table::Meta).insert(GROUPS_KEY.into(), Some(count));
@@ -123,6 +132,7 @@ impl Tx {
         let mut batch =
             OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
         let mut changed = Vec::new();
+        let mut bytes = 0;
         for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
             // A command touches a few of the tables.
             if pending.is_empty() {
@@ -134,6 +144,7 @@ impl Tx {
                 if is_shown {
                     changed.push((*table, key.clone()));
                 }
+                bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
                 // Nothing runs any more after a commit that failed, so it may be remembered before.
                 self.recent.put(*table, &key, value.as_ref());
                 match value {
@@ -143,7 +154,7 @@ impl Tx {
             }
         }
         batch.commit()?;
-        Ok(changed)
+        Ok(Committed { changed, bytes })
     }
 }
 

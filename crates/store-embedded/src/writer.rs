@@ -13,6 +13,7 @@ use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
 use tokio::sync::oneshot;
 
+use crate::housekeeping::Housekeeping;
 use crate::recent::Recent;
 use crate::shelf::Shelf;
 use crate::space::FreeSpace;
@@ -123,13 +124,13 @@ impl Writer {
         tables: Tables,
         (groups, due): (u64, Due),
         (progress, shelf, recent): (Arc<Progress>, Arc<Shelf>, Recent),
-        space: FreeSpace,
+        (space, housekeeping): (FreeSpace, Housekeeping),
         queue_max: usize,
     ) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(queue_max);
         let group = Tx::new(db, tables, recent, groups, due);
         let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
-            Loop { jobs, group, progress, shelf, space, answers: Vec::new() }.run();
+            Loop { jobs, group, progress, shelf, space, housekeeping, answers: Vec::new() }.run();
         })?;
         Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
@@ -184,6 +185,7 @@ struct Loop {
     progress: Arc<Progress>,
     shelf: Arc<Shelf>,
     space: FreeSpace,
+    housekeeping: Housekeeping,
     answers: Vec<Answer>,
 }
 
@@ -214,26 +216,34 @@ impl Loop {
             }
         }
         let committed = self.commit();
+        let bytes = committed.as_ref().copied().unwrap_or_default();
+        let committed = committed.map(drop);
         for answer in self.answers.drain(..) {
             answer(&committed);
         }
+        if let Err(error) = self.housekeeping.committed(bytes) {
+            self.fail(&error);
+        }
     }
 
-    fn commit(&mut self) -> Result<()> {
+    /// Answers how many bytes of rows are on disk by it.
+    fn commit(&mut self) -> Result<usize> {
         if self.group.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         self.progress.lower(self.group.due);
-        let changed = self.group.commit().map_err(|error| {
-            let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
-            tracing::error!(error = ?error, "commit a group of writes; nothing is written any more");
-            self.progress.fail(why.clone());
-            StoreError::Ambiguous(why)
-        })?;
+        let committed = self.group.commit().map_err(|error| StoreError::Ambiguous(self.fail(&error)))?;
         // Before the bounds rise: whoever finds nothing due has to find settled figures.
-        self.shelf.take_off(&changed);
+        self.shelf.take_off(&committed.changed);
         self.progress.raise(self.group.due);
-        Ok(())
+        Ok(committed.bytes)
+    }
+
+    fn fail(&self, error: &fjall::Error) -> String {
+        let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
+        tracing::error!(?error, "write a group; nothing is written any more");
+        self.progress.fail(why.clone());
+        why
     }
 }
 
@@ -250,8 +260,9 @@ mod tests {
         let progress = Arc::new(Progress::new(due, Arc::default()));
         let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
-        Writer::start(db, tables, (0, due), (progress, shelf, Recent::new(1 << 20)), space, queue_max)
-            .unwrap()
+        let housekeeping = Housekeeping::new(tables.clone(), Arc::default());
+        let remembered = (progress, shelf, Recent::new(1 << 20));
+        Writer::start(db, tables, (0, due), remembered, (space, housekeeping), queue_max).unwrap()
     }
 
     #[tokio::test]
