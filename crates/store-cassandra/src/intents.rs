@@ -21,6 +21,8 @@ use crate::tables::Table;
 const SLOT: Duration = Duration::from_mins(1);
 /// A row that everybody has forgotten goes away by itself.
 const TTL_SECONDS: i32 = 10 * 86_400;
+/// What may still come is looked at every second until it has; whatever is older has been seen to.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// All processes are in one partition: there are few.
 const PART: i32 = 0;
 const PAGE: i32 = 200;
@@ -95,6 +97,8 @@ struct State {
     left: Vec<(Instant, Intent)>,
     /// Beats of others, and since when they stand.
     seen: HashMap<Uuid, (i64, Instant)>,
+    /// Since when this process knows of things that may still come.
+    open_since: HashMap<Uuid, Instant>,
 }
 
 type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
@@ -104,7 +108,7 @@ pub(crate) struct Intents {
     process: Uuid,
     started: Instant,
     insert: Gather<i64, IntentRow>,
-    delete: Gather<i64, (Uuid, i64, Uuid)>,
+    delete: Gather<(Uuid, i64), (Uuid, i64, Uuid)>,
     read: PreparedStatement,
     drop_slot: PreparedStatement,
     announce: PreparedStatement,
@@ -193,13 +197,29 @@ impl Intents {
 
     /// Everything of it is done. What cannot be removed now is looked at again later, which does no harm.
     pub(crate) async fn end(&self, cql: &Arc<Cql>, intent: Intent) {
-        match self.delete.write(cql, intent.slot, (self.process, intent.slot, intent.op_id)).await {
+        match self.delete(cql, self.process, &intent).await {
             Ok(()) => self.close(intent),
             Err(error) => {
                 tracing::debug!(%error, "remove an intent that is done");
                 self.leave(intent);
             }
         }
+    }
+
+    async fn delete(&self, cql: &Arc<Cql>, process: Uuid, intent: &Intent) -> Result<()> {
+        self.delete.write(cql, (process, intent.slot), (process, intent.slot, intent.op_id)).await
+    }
+
+    /// Something that a dead process left is finished, whatever becomes of the rest.
+    pub(crate) async fn end_of_other(&self, cql: &Arc<Cql>, other: &Other, intent: &Intent) -> Result<()> {
+        self.delete(cql, other.process, intent).await
+    }
+
+    /// How long this process has known that something may still come.
+    pub(crate) fn open_for(&self, op_id: Uuid) -> Duration {
+        let mut state = self.state();
+        state.open_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
+        state.open_since.entry(op_id).or_insert_with(Instant::now).elapsed()
     }
 
     /// Its work failed on the way: it is tried again soon, here or by another process.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql, Row};
+use crate::guard::half_done;
 use crate::outcome::Verdict;
 use crate::registers::Registers;
 use crate::tables::Table;
@@ -141,7 +142,8 @@ impl Claims {
                 Verdict::Unknown => maybe_mine = true,
                 Verdict::NotApplied => {}
             }
-            let row = self.read(cql, once.key.as_str()).await?;
+            let row = self.read(cql, once.key.as_str()).await;
+            let row = row.map_err(|error| if maybe_mine { half_done(error) } else { error })?;
             let Some((Some(fingerprint), Some(holder), Some(keep_until), answer)) = row else {
                 continue;
             };
@@ -278,7 +280,8 @@ impl CassandraStore {
         };
         match work(op_id, maybe_done).await {
             Ok(value) => {
-                self.claims.answer(&self.cql, once, op_id, now, &remember(&value)).await?;
+                let answer = remember(&value);
+                self.claims.answer(&self.cql, once, op_id, now, &answer).await.map_err(half_done)?;
                 Ok(Done { value, replayed: maybe_done })
             }
             Err(StoreError::Refused(refusal)) => {

@@ -95,7 +95,8 @@ impl CassandraStore {
         let mut from = PagingState::start();
         loop {
             let (intents, next) = self.intents.of_other(&self.cql, other, slot, from).await?;
-            let ends: Vec<_> = intents.iter().map(|intent| Box::pin(self.finish(intent))).collect();
+            let ends: Vec<_> =
+                intents.iter().map(|intent| Box::pin(self.finish_of_other(other, intent))).collect();
             let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
             while let Some(end) = ends.next().await {
                 first = first.and(end);
@@ -103,6 +104,13 @@ impl CassandraStore {
             let Some(next) = next else { return first };
             from = next;
         }
+    }
+
+    /// Finishes one thing and removes it, also where others of its slot cannot be finished: done again much later, it would no
+    /// longer find what it did before.
+    async fn finish_of_other(&self, other: &Other, intent: &Intent) -> Result<()> {
+        self.finish(intent).await?;
+        self.intents.end_of_other(&self.cql, other, intent).await
     }
 
     /// Tries again what failed in this process.
@@ -125,7 +133,7 @@ impl CassandraStore {
     async fn finish(&self, intent: &Intent) -> Result<()> {
         match intent.kind {
             Kind::Order => self.recover_order(&intent.payload).await,
-            Kind::Status => self.recover_step(&intent.payload).await,
+            Kind::Status => self.recover_step(intent.op_id, &intent.payload).await,
             Kind::Merge => self.finish_merge(intent.op_id, &intent.payload).await,
             Kind::Login => self.finish_login(intent.op_id, &intent.payload).await,
             Kind::Product => self.finish_product(&intent.payload).await,

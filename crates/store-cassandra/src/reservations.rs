@@ -5,6 +5,8 @@
 //! reservation ends is decided by the ledger row of its first product (by id); its other products and its own row follow,
 //! and whoever finds them behind brings them along.
 
+use std::time::Instant;
+
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::{
     Demand, GeoZone, ProductId, Reservation, ReservationId, ReservationStatus, Shortage, Timestamp,
@@ -52,12 +54,12 @@ struct Hold {
     expires_at: CqlTimestamp,
 }
 
-type InsertRow = (i64, Uuid, Hold, &'static str, i32);
+type OpenRow = (i32, Hold, i64, Uuid);
 type StoredReservation = (Uuid, Option<Hold>, Option<String>);
 
 #[derive(Debug)]
 pub(crate) struct Statements {
-    insert: Gather<i64, InsertRow>,
+    open: Gather<i64, OpenRow>,
     close: Gather<i64, (i32, &'static str, i64, Uuid)>,
     read: PreparedStatement,
     scan: PreparedStatement,
@@ -67,13 +69,13 @@ impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Reservations;
         let columns = "reservation_id, hold, status";
-        let insert = "INSERT INTO {} (slot, reservation_id, hold, status) VALUES (?, ?, ?, ?) \
-             USING TIMESTAMP 1 AND TTL ?";
+        // An INSERT would write a marker of the row besides; the status comes when the hold ends.
+        let open = "UPDATE {} USING TIMESTAMP 1 AND TTL ? SET hold = ? WHERE slot = ? AND reservation_id = ?";
         let close =
             "UPDATE {} USING TIMESTAMP 2 AND TTL ? SET status = ? WHERE slot = ? AND reservation_id = ?";
         let read = format!("SELECT {columns} FROM {{}} WHERE slot = ? AND reservation_id = ?");
         Ok(Self {
-            insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
+            open: Gather::new(cql.prepare(table, Access::Write, open).await?),
             close: Gather::new(cql.prepare(table, Access::Write, close).await?),
             read: cql.prepare(table, Access::Read, &read).await?,
             scan: scan::prepare(cql, table, columns).await?,
@@ -120,10 +122,20 @@ impl CassandraStore {
         let remembered: Memory<Reservation> =
             (|reservation| Outcome::Reservation(reservation.clone()), reservation_in);
         let is_keyed = once.is_some();
+        // A key can be brought to another process at the same time, which then holds the same units.
+        let born = (!is_keyed).then(Instant::now);
         self.keyed(once.as_ref(), reservation_id.uuid(), now, remembered, |op_id, maybe_done| async move {
             let reservation_id = ReservationId::new(op_id);
-            let begun = if maybe_done { self.stored_reservation(reservation_id).await? } else { None };
-            let is_new = !maybe_done;
+            let begun = if maybe_done { self.reservation_row(reservation_id).await? } else { None };
+            let begun = match begun {
+                // The key would have been freed next.
+                Some(Row::Void(begun)) => {
+                    return Err(self.all_shortages(&begun.geo_zone, &begun.lines, Vec::new(), now).await?);
+                }
+                Some(Row::Open(begun)) => Some(begun),
+                None => None,
+            };
+            let is_begun = begun.is_some();
             let reservation = begun.unwrap_or(Reservation {
                 reservation_id,
                 geo_zone,
@@ -132,13 +144,15 @@ impl CassandraStore {
                 created_at: now,
                 expires_at,
             });
-            self.refuse_short(&reservation.geo_zone, &reservation.lines, now).await?;
+            if !is_begun {
+                self.refuse_short(&reservation.geo_zone, &reservation.lines, now).await?;
+            }
             let short = if is_keyed {
                 // Whoever comes again with the key must find when the hold ends.
                 self.write_reservation(&reservation, now).await?;
-                self.hold_all(&reservation, is_new, now).await?
+                self.hold_all(&reservation, born, now).await?
             } else {
-                self.write_and_hold(&reservation, now).await?
+                self.write_and_hold(&reservation, born, now).await?
             };
             if short.is_empty() {
                 return Ok(reservation);
@@ -237,7 +251,7 @@ impl CassandraStore {
     pub(crate) async fn export_reservations(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, StoredReservation> = Scan::new(&self.cql, &self.reservations.scan);
         while let Some(row) = rows.next().await? {
-            if let Some(reservation) = read_reservation(row)? {
+            if let Some(reservation) = read_reservation(row)?.and_then(Row::open) {
                 into.push(&Record::Reservation(reservation))?;
             }
         }
@@ -255,9 +269,14 @@ impl CassandraStore {
 
     /// Holds the units while the row is written: without a key nobody asks for either before both are done, and a hold
     /// without a row ends with its time.
-    async fn write_and_hold(&self, reservation: &Reservation, now: Timestamp) -> Result<Vec<Shortage>> {
+    async fn write_and_hold(
+        &self,
+        reservation: &Reservation,
+        born: Option<Instant>,
+        now: Timestamp,
+    ) -> Result<Vec<Shortage>> {
         let (written, held) =
-            tokio::join!(self.write_reservation(reservation, now), self.hold_all(reservation, true, now),);
+            tokio::join!(self.write_reservation(reservation, now), self.hold_all(reservation, born, now));
         let (Err(error), Ok(_)) = (&written, &held) else { return held };
         self.end_lines(reservation, reservation.lines.iter(), End::Release, now)
             .await
@@ -283,20 +302,18 @@ impl CassandraStore {
             expires_at: to_cql(reservation.expires_at),
         };
         let ttl = ttl_seconds(now, reservation.forgotten_at());
-        let row = (slot, id.uuid(), hold, status_name(ReservationStatus::Held), ttl);
-        self.reservations.insert.write(&self.cql, slot, row).await
+        self.reservations.open.write(&self.cql, slot, (ttl, hold, slot, id.uuid())).await
     }
 
     async fn hold_all(
         &self,
         reservation: &Reservation,
-        is_new: bool,
+        born: Option<Instant>,
         now: Timestamp,
     ) -> Result<Vec<Shortage>> {
         let op_id = reservation.reservation_id.uuid();
         let holds = reservation.lines.iter().map(|line| async move {
-            let change =
-                Change::Hold { until: reservation.expires_at, op_id, quantity: line.quantity, is_new };
+            let change = Change::Hold { until: reservation.expires_at, op_id, quantity: line.quantity, born };
             let place = Self::place_of(reservation, line);
             let short = |available| Shortage {
                 product_id: line.product_id.clone(),
@@ -350,11 +367,15 @@ impl CassandraStore {
         self.reservations.close.write(&self.cql, slot, row).await
     }
 
-    /// As it is stored, its time regardless.
-    pub(crate) async fn stored_reservation(&self, id: ReservationId) -> Result<Option<Reservation>> {
+    async fn reservation_row(&self, id: ReservationId) -> Result<Option<Row>> {
         let values = (slot_of(id), id.uuid());
         let row: Option<StoredReservation> = self.cql.first(&self.reservations.read, values).await?;
         row.map_or(Ok(None), read_reservation)
+    }
+
+    /// As it is stored, its time regardless.
+    pub(crate) async fn stored_reservation(&self, id: ReservationId) -> Result<Option<Reservation>> {
+        Ok(self.reservation_row(id).await?.and_then(Row::open))
     }
 
     pub(crate) async fn known_reservation(
@@ -463,24 +484,41 @@ impl CassandraStore {
     }
 }
 
-fn read_reservation((id, hold, status): StoredReservation) -> Result<Option<Reservation>> {
+/// A reservation as it was found.
+enum Row {
+    /// It is or was held.
+    Open(Reservation),
+    /// It never got its units.
+    Void(Reservation),
+}
+
+impl Row {
+    fn open(self) -> Option<Reservation> {
+        match self {
+            Self::Open(reservation) => Some(reservation),
+            Self::Void(_) => None,
+        }
+    }
+}
+
+/// `None` for what is left of a row whose life is over: its status may outlive the rest by a moment.
+fn read_reservation((id, hold, status): StoredReservation) -> Result<Option<Row>> {
     let corrupt = || StoreError::Corrupt(format!("reservation {id}"));
-    let (Some(Hold { geo_zone, lines, created_at, expires_at }), Some(status)) = (hold, status) else {
-        return Err(corrupt());
-    };
-    let Some(status) = read_status(&status)? else { return Ok(None) };
+    let Some(Hold { geo_zone, lines, created_at, expires_at }) = hold else { return Ok(None) };
+    let status = status.map_or(Ok(Some(ReservationStatus::Held)), |status| read_status(&status))?;
     let lines = lines.into_iter().map(|line| {
         let product_id = ProductId::parse(&line.product_id).map_err(|_| corrupt())?;
         Ok(Demand { product_id, quantity: u32::try_from(line.quantity).map_err(|_| corrupt())? })
     });
-    Ok(Some(Reservation {
+    let reservation = Reservation {
         reservation_id: ReservationId::new(id),
         geo_zone: GeoZone::parse(&geo_zone).map_err(|_| corrupt())?,
         lines: lines.collect::<Result<_>>()?,
-        status,
+        status: status.unwrap_or(ReservationStatus::Released),
         created_at: from_cql(created_at),
         expires_at: from_cql(expires_at),
-    }))
+    };
+    Ok(Some(if status.is_some() { Row::Open(reservation) } else { Row::Void(reservation) }))
 }
 
 fn reservation_in(outcome: Outcome) -> Option<Reservation> {

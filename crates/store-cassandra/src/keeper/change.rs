@@ -1,6 +1,7 @@
 //! What can be asked of a keeper, and how it decides: pure, over the figures and the rows it has looked up.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 use mw_domain::limits::{InvalidField, ON_HAND_MAX};
 use mw_domain::stock::Delta;
@@ -19,8 +20,8 @@ pub(crate) struct Place {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    /// Promises units. `is_new` where nobody can have asked for this operation before.
-    Hold { until: Timestamp, op_id: Uuid, quantity: u32, is_new: bool },
+    /// Promises units. `born` where this process has made the operation: nobody can have asked for it before that instant.
+    Hold { until: Timestamp, op_id: Uuid, quantity: u32, born: Option<Instant> },
     /// Goes on with a hold.
     End { until: Timestamp, op_id: Uuid, quantity: u32, end: End },
     /// Sets the units on hand.
@@ -67,12 +68,35 @@ pub(crate) enum Answer {
 
 pub(crate) type RowKey = (Timestamp, Uuid);
 
+/// What is known of operations that may be new.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Past {
+    /// When the figures were asked for that all later ones follow from, without another process's change in between.
+    pub(crate) since: Instant,
+    /// Whether a write of these very changes failed before, or may still come.
+    pub(crate) is_retried: bool,
+    /// Whether one of them may have been written, and by this process.
+    pub(crate) in_doubt: bool,
+}
+
 impl Change {
-    /// The rows that must be looked up to decide; `in_doubt` where this very change may have been written already.
-    pub(crate) fn rows(&self, in_doubt: bool) -> Vec<RowKey> {
+    /// A hold that somebody may have written since it was made; it is written on the condition that nobody has.
+    pub(crate) fn guarded(&self, past: Past) -> Option<RowKey> {
+        match self {
+            Self::Hold { until, op_id, born: Some(born), .. } if *born <= past.since && !past.is_retried => {
+                Some((*until, *op_id))
+            }
+            _ => None,
+        }
+    }
+
+    /// The rows that must be looked up to decide.
+    pub(crate) fn rows(&self, past: Past) -> Vec<RowKey> {
         match self {
             Self::Bound { .. } | Self::Replace(_) => Vec::new(),
-            Self::Hold { is_new: true, .. } if !in_doubt => Vec::new(),
+            // Whoever else had written it would have changed the figures since.
+            Self::Hold { born: Some(born), .. } if *born > past.since && !past.in_doubt => Vec::new(),
+            Self::Hold { .. } if self.guarded(past).is_some() => Vec::new(),
             Self::Hold { until, op_id, .. } | Self::End { until, op_id, .. } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
             Self::Fold { rows } | Self::Clear { rows } => {
@@ -394,7 +418,24 @@ mod tests {
     }
 
     fn hold(number: u128, quantity: u32, until: Timestamp) -> Change {
-        Change::Hold { until, op_id: op(number), quantity, is_new: true }
+        Change::Hold { until, op_id: op(number), quantity, born: Some(Instant::now()) }
+    }
+
+    #[test]
+    fn a_hold_is_taken_for_new_only_where_nobody_can_have_written_it() {
+        let before = Instant::now();
+        let hold = hold(1, 1, END_OF_TIME);
+        let later = Instant::now() + std::time::Duration::from_secs(1);
+        let key = (END_OF_TIME, op(1));
+        let past = |since, is_retried, in_doubt| Past { since, is_retried, in_doubt };
+        let asked = |past| (hold.rows(past), hold.guarded(past));
+        assert_eq!(asked(past(before, false, false)), (vec![], None), "made after the figures");
+        assert_eq!(asked(past(before, true, false)), (vec![], None));
+        assert_eq!(asked(past(before, true, true)), (vec![key], None), "it may be its own write");
+        assert_eq!(asked(past(later, false, false)), (vec![], Some(key)), "made before the figures");
+        assert_eq!(asked(past(later, true, false)), (vec![key], None), "the condition did not hold");
+        let old = Change::Hold { until: END_OF_TIME, op_id: op(1), quantity: 1, born: None };
+        assert_eq!(old.rows(past(before, false, false)), [key]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 mod change;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use scylla::{DeserializeValue, SerializeValue};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use change::{Added, Draft};
+use change::{Added, Draft, Past};
 pub(crate) use change::{Answer, Change, Place, Replacement, RowKey};
 
 use crate::cql::{Access, Cql, Row};
@@ -84,6 +84,7 @@ struct Statements {
     rows: PreparedStatement,
     guard: PreparedStatement,
     put: PreparedStatement,
+    put_new: PreparedStatement,
     remove: PreparedStatement,
     zone: PreparedStatement,
 }
@@ -124,7 +125,9 @@ impl Keepers {
              updated_at = ?, marks = ? WHERE product_id = ? AND geo_zone = ? IF rev = ?";
         let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND (until, op_id) IN ?";
-        let put = "INSERT INTO {} (product_id, geo_zone, until, op_id, operation) VALUES (?, ?, ?, ?, ?)";
+        // An INSERT would write a marker of the row besides.
+        let put =
+            "UPDATE {} SET operation = ? WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id = ?";
         let remove = "DELETE FROM {} WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id = ?";
         let zone = "INSERT INTO {} (product_id, geo_zone) VALUES (?, ?)";
         let statements = Statements {
@@ -133,6 +136,7 @@ impl Keepers {
             rows: cql.prepare(table, Access::Read, rows).await?,
             guard: cql.prepare(table, Access::Cas, guard).await?,
             put: cql.prepare(table, Access::Cas, put).await?,
+            put_new: cql.prepare(table, Access::Cas, &format!("{put} IF operation = null")).await?,
             remove: cql.prepare(table, Access::Cas, remove).await?,
             zone: cql.prepare(Table::StockZones, Access::Write, zone).await?,
         };
@@ -184,6 +188,7 @@ impl Keepers {
             statements: Arc::clone(&self.statements),
             place: place.clone(),
             figures: None,
+            since: Instant::now(),
             known: HashMap::new(),
             added: Added::default(),
             batch: BATCH_MIN,
@@ -227,6 +232,8 @@ struct Keeper {
     place: Place,
     /// As of the last write of this keeper; another process may have changed them since.
     figures: Option<Figures>,
+    /// When the figures were asked for that these follow from.
+    since: Instant,
     /// Rows as of the same moment.
     known: HashMap<RowKey, Option<LedgerRow>>,
     added: Added,
@@ -275,16 +282,26 @@ impl Keeper {
     async fn decide(&mut self, group: &[Job]) -> Result<Vec<Result<Answer>>> {
         // A write whose answer was lost may still arrive, until another one takes its place.
         let mut in_doubt = false;
+        let mut is_retried = false;
         for round in 0..ROUNDS {
             let was_known = self.figures.is_some();
+            if !was_known {
+                // What was read before may be older than the figures that are read now.
+                self.since = Instant::now();
+                self.known.clear();
+            }
+            let past = Past { since: self.since, is_retried, in_doubt };
             let figures = if let Some(figures) = self.figures.take() {
                 figures
             } else {
-                let figures = self.look(round > 0).await?;
+                // A plain read may show figures that not all replicas have; the rows read next would come from another.
+                let needs_rows = group.iter().any(|job| !job.change.rows(past).is_empty());
+                let figures = self.look(round > 0 || needs_rows).await?;
                 self.added = Added::since(figures.rev);
                 figures
             };
-            self.look_up(group, in_doubt).await?;
+            self.look_up(group, past).await?;
+            let guarded: HashSet<RowKey> = group.iter().filter_map(|job| job.change.guarded(past)).collect();
             let mut draft =
                 Draft::new(figures, std::mem::take(&mut self.known), std::mem::take(&mut self.added));
             let answers: Vec<Answer> =
@@ -300,7 +317,8 @@ impl Keeper {
                 self.figures = Some(draft.figures);
                 return Ok(answers.into_iter().map(Ok).collect());
             }
-            match self.write(&mut draft).await? {
+            is_retried = true;
+            match self.write(&mut draft, &guarded).await? {
                 Written::Yes => {
                     self.known = draft.rows;
                     if self.known.len() > KNOWN_MAX {
@@ -329,10 +347,10 @@ impl Keeper {
     }
 
     /// Learns the rows that the group's changes are about.
-    async fn look_up(&mut self, group: &[Job], in_doubt: bool) -> Result<()> {
+    async fn look_up(&mut self, group: &[Job], past: Past) -> Result<()> {
         let mut missing: Vec<RowKey> = group
             .iter()
-            .flat_map(|job| job.change.rows(in_doubt))
+            .flat_map(|job| job.change.rows(past))
             .filter(|key| !self.known.contains_key(key))
             .collect();
         missing.sort_unstable();
@@ -353,8 +371,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes what was decided, on the condition that nobody changed the partition meanwhile.
-    async fn write(&self, draft: &mut Draft) -> Result<Written> {
+    /// Writes what was decided, on the condition that nobody changed the partition meanwhile, nor wrote a guarded row before.
+    async fn write(&self, draft: &mut Draft, guarded: &HashSet<RowKey>) -> Result<Written> {
         let (product_id, geo_zone) = (&self.place.product_id, &self.place.geo_zone);
         if draft.figures.rev.is_none() {
             self.cql.write(&self.statements.zone, (product_id.as_str(), geo_zone.as_str())).await?;
@@ -383,8 +401,12 @@ impl Keeper {
             let place = (product_id.as_str().to_owned(), geo_zone.as_str().to_owned());
             match row {
                 Some(row) => rows.push((
-                    &self.statements.put,
-                    Box::new((place.0, place.1, to_cql(*until), *op_id, Operation::of(row))),
+                    if guarded.contains(&(*until, *op_id)) {
+                        &self.statements.put_new
+                    } else {
+                        &self.statements.put
+                    },
+                    Box::new((Operation::of(row), place.0, place.1, to_cql(*until), *op_id)),
                 )),
                 None => {
                     rows.push((

@@ -7,7 +7,7 @@
 //! other can bring to the same end, and a process that was only slow finds it there.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::{Damaged, Reader, Writer};
@@ -80,6 +80,7 @@ impl CassandraStore {
                 Err(error) => return Err(error),
             };
             let payload = encode(&pending);
+            let born = Instant::now();
             let op_id = command.order_id.uuid();
             let intent = self.intents.begin(&self.cql, Kind::Order, op_id, payload).await?;
             match self.claim_turn(&pending, command.now).await {
@@ -98,7 +99,7 @@ impl CassandraStore {
                     return Err(error);
                 }
             }
-            match Box::pin(self.drive(&pending, true, command.now)).await {
+            match Box::pin(self.drive(&pending, Some(born), command.now)).await {
                 Ok(Ending::Placed) => {
                     self.end_soon(intent);
                     return Ok(Done::first(pending.order));
@@ -238,10 +239,10 @@ impl CassandraStore {
         Err(StoreError::Ambiguous("another process is still placing this order".to_owned()))
     }
 
-    /// Brings an order to its end, from wherever somebody left it.
-    async fn drive(&self, pending: &Pending, is_new: bool, now: Timestamp) -> Result<Ending> {
+    /// Brings an order to its end, from wherever somebody left it; `born` where this process is just placing it.
+    async fn drive(&self, pending: &Pending, born: Option<Instant>, now: Timestamp) -> Result<Ending> {
         let Pending { order, closing, .. } = pending;
-        let short = self.hold_lines(order, is_new, now).await?;
+        let short = self.hold_lines(order, born, now).await?;
         if !short.is_empty() {
             self.undo(pending, now).await?;
             return Ok(Ending::Short(short));
@@ -254,19 +255,24 @@ impl CassandraStore {
             }
         }
         let standing = self.standing(order);
-        Box::pin(self.write_placed(order, &standing, now)).await?;
+        Box::pin(self.write_placed(order, &standing, born.map(|_| now))).await?;
         Ok(Ending::Placed)
     }
 
     /// Holds the units of every line; the shortages of those that can never be held any more.
-    async fn hold_lines(&self, order: &Order, is_new: bool, now: Timestamp) -> Result<Vec<Shortage>> {
+    async fn hold_lines(
+        &self,
+        order: &Order,
+        born: Option<Instant>,
+        now: Timestamp,
+    ) -> Result<Vec<Shortage>> {
         let op_id = order.order_id.uuid();
         let holds = order.lines.iter().map(|line| async move {
             let place = Place { product_id: line.product_id.clone(), geo_zone: order.geo_zone.clone() };
             let (until, quantity) = (END_OF_TIME, line.quantity);
             let shortage =
                 |available| Shortage { product_id: line.product_id.clone(), requested: quantity, available };
-            let hold = Change::Hold { until, op_id, quantity, is_new };
+            let hold = Change::Hold { until, op_id, quantity, born };
             let available = match self.ask(&place, hold, now).await? {
                 Answer::Short { available } => available,
                 Answer::Done { state: Some(State::Void), stock } => {
@@ -313,7 +319,7 @@ impl CassandraStore {
         let order = &pending.order;
         let now = order.created_at;
         if let Some((placed, standing)) = self.placed(order.order_id).await? {
-            return Box::pin(self.write_placed(&placed.as_placed(), &standing, now)).await;
+            return Box::pin(self.write_placed(&placed.as_placed(), &standing, None)).await;
         }
         if let Some(once) = &pending.once {
             let is_claimed = match self.claims.look(&self.cql, once, now).await {
@@ -326,7 +332,7 @@ impl CassandraStore {
                 return self.undo(&pending, now).await;
             }
         }
-        let is_placed = matches!(Box::pin(self.drive(&pending, false, now)).await?, Ending::Placed);
+        let is_placed = matches!(Box::pin(self.drive(&pending, None, now)).await?, Ending::Placed);
         tracing::info!(order = %order.order_id, is_placed, "brought an unfinished order to its end");
         Ok(())
     }

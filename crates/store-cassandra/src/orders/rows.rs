@@ -342,20 +342,25 @@ impl CassandraStore {
         }
     }
 
-    /// Writes a placed order into all its views, in any order and however often.
+    /// Writes a placed order into all its views, in any order and however often. Without `now` its time to be paid may be
+    /// long over.
     pub(super) async fn write_placed(
         &self,
         order: &Order,
         standing: &Standing,
-        now: Timestamp,
+        now: Option<Timestamp>,
     ) -> Result<()> {
-        let id = order.order_id.uuid();
         // Lists and queue first: a reader of the order by its id must find it there too.
-        tokio::try_join!(
-            self.write_lists(order, standing),
-            self.due.add(&self.cql, Queue::Payment, order.pay_by, id, now),
-        )?;
+        tokio::try_join!(self.write_lists(order, standing), self.add_payment(order, now))?;
         self.write_own(order, standing).await
+    }
+
+    async fn add_payment(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
+        let id = order.order_id.uuid();
+        match now {
+            Some(now) => self.due.add(&self.cql, Queue::Payment, order.pay_by, id, now).await,
+            None => self.due.add_late(&self.cql, Queue::Payment, order.pay_by, id).await,
+        }
     }
 
     async fn write_own(&self, order: &Order, standing: &Standing) -> Result<()> {

@@ -2,6 +2,7 @@
 //! makes sure that they do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::{Damaged, Reader, Writer};
@@ -30,6 +31,22 @@ use crate::stock::AT_ONCE;
 const ROUNDS: usize = 16;
 /// Orders cancelled at once.
 const CANCELLED_AT_ONCE: usize = 32;
+
+/// A conditional write that was sent may be done this long after, by a node that stood still meanwhile.
+const ON_ITS_WAY: Duration = Duration::from_mins(1);
+
+/// What became of a step.
+enum Fate {
+    Taken,
+    /// Another step took its place, so it can never come.
+    Lost,
+    /// It is not there, and may still be on its way.
+    Open,
+}
+
+fn unanswered(id: OrderId) -> StoreError {
+    StoreError::Ambiguous(format!("a step of order {id} was not answered"))
+}
 
 /// A step that one process is taking.
 struct Taken {
@@ -119,7 +136,12 @@ impl CassandraStore {
         let is_taken = match orders.steps.cas(&self.cql, slot, order.order_id, write).await {
             Ok(Verdict::Applied) => Ok(true),
             Ok(Verdict::NotApplied) => Ok(false),
-            Ok(Verdict::Unknown) => self.is_step_taken(order.order_id, version(&next), mark).await,
+            Ok(Verdict::Unknown) => match self.step_fate(order.order_id, version(&next), mark).await {
+                Ok(Fate::Taken) => Ok(true),
+                Ok(Fate::Lost) => Ok(false),
+                Ok(Fate::Open) => Err(unanswered(order.order_id)),
+                Err(error) => Err(StoreError::Ambiguous(error.to_string())),
+            },
             Err(error) => Err(error),
         };
         match is_taken {
@@ -146,18 +168,16 @@ impl CassandraStore {
     }
 
     /// What became of a step whose answer was lost.
-    async fn is_step_taken(&self, id: OrderId, version: i64, mark: Uuid) -> Result<bool> {
+    async fn step_fate(&self, id: OrderId, version: i64, mark: Uuid) -> Result<Fate> {
         let asked = (slot_of(id), id.uuid(), EVENTS_MAX);
-        let unknown = |error: StoreError| StoreError::Ambiguous(error.to_string());
-        let rows: Vec<EventRow> = self.cql.rows(&self.orders.marks, asked).await.map_err(unknown)?;
-        if rows.iter().any(|row| row.mark == Some(mark)) {
-            return Ok(true);
-        }
-        // Another step took its place, so it can never come; otherwise it may still be on its way.
-        if rows.iter().any(|row| row.number() >= version) {
-            return Ok(false);
-        }
-        Err(StoreError::Ambiguous(format!("a step of order {id} was not answered")))
+        let rows: Vec<EventRow> = self.cql.rows(&self.orders.marks, asked).await?;
+        Ok(if rows.iter().any(|row| row.mark == Some(mark)) {
+            Fate::Taken
+        } else if rows.iter().any(|row| row.number() >= version) {
+            Fate::Lost
+        } else {
+            Fate::Open
+        })
     }
 
     /// What follows a step: the units, and the rows of the lists.
@@ -182,13 +202,15 @@ impl CassandraStore {
         self.write_lists(order, standing).await
     }
 
-    /// Finishes a step that somebody took.
-    pub(crate) async fn recover_step(&self, payload: &[u8]) -> Result<()> {
+    /// Finishes a step that somebody took, and only if it was this one.
+    pub(crate) async fn recover_step(&self, mark: Uuid, payload: &[u8]) -> Result<()> {
         let taken = decode(payload)?;
-        let Some((order, standing)) = self.placed(taken.order_id).await? else { return Ok(()) };
-        if version(&order) < taken.version {
-            return Ok(());
+        match self.step_fate(taken.order_id, taken.version, mark).await? {
+            Fate::Taken => {}
+            Fate::Open if self.intents.open_for(mark) < ON_ITS_WAY => return Err(unanswered(taken.order_id)),
+            Fate::Lost | Fate::Open => return Ok(()),
         }
+        let Some((order, standing)) = self.placed(taken.order_id).await? else { return Ok(()) };
         self.follow(&order, &standing, taken.cause, order.updated_at).await
     }
 
