@@ -21,6 +21,7 @@ commitlog_total_space: 256MiB
 commitlog_disk_access_mode: legacy
 memtable_heap_space: 96MiB
 memtable_offheap_space: 96MiB
+memtable_allocation_type: offheap_objects
 key_cache_size: 8MiB
 counter_cache_size: 0MiB
 file_cache_size: 64MiB
@@ -113,9 +114,9 @@ pub(crate) fn rackdc(plan: &Plan) -> String {
 /// What `java` is given, up to the class path.
 pub(crate) fn jvm_arguments(options: &ClusterOptions, dir: &Path, jamm: &Path, jmx_port: u16) -> Vec<String> {
     let dir = dir.display();
+    let heap = options.heap_mib;
     let mut arguments = vec![
-        "-Xms256m".to_owned(),
-        format!("-Xmx{}m", options.heap_mib),
+        format!("-Xmx{heap}m"),
         "-Xss384k".to_owned(),
         "-XX:MaxDirectMemorySize=256m".to_owned(),
         "-XX:+UseSerialGC".to_owned(),
@@ -132,7 +133,10 @@ pub(crate) fn jvm_arguments(options: &ClusterOptions, dir: &Path, jamm: &Path, j
         format!("-Dlogback.configurationFile=file://{dir}/logback.xml"),
     ];
     if options.quick {
-        arguments.push("-XX:TieredStopAtLevel=1".to_owned());
+        arguments.extend(["-Xms256m", "-XX:TieredStopAtLevel=1"].map(str::to_owned));
+    } else {
+        // What a request leaves behind is garbage at once: room for much of it means few collections.
+        arguments.extend([format!("-Xms{heap}m"), format!("-Xmn{}m", heap / 2)]);
     }
     arguments.extend(JVM_OPTIONS.lines().map(str::to_owned));
     arguments

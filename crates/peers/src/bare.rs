@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency};
@@ -279,7 +280,10 @@ impl Shared {
             CART_TTL_SECONDS,
         );
         let line = (KIND, owner, created_at, cart_id, product_id, quantity, now, CART_TTL_SECONDS);
-        let result = self.session.batch(&self.change, (guard, cart, line)).await?;
+        let result = match self.session.batch(&self.change, (guard, cart, line)).await {
+            Err(error) if is_undecided(&error) => return Ok(false),
+            other => other?,
+        };
         let answer = result.into_rows_result()?.first_row::<Row>()?;
         if answer.columns.first() != Some(&Some(CqlValue::Boolean(true))) {
             return Ok(false);
@@ -288,6 +292,15 @@ impl Shared {
         self.session.execute_unpaged(&self.history, noted).await?;
         Ok(true)
     }
+}
+
+/// Whether the nodes ran out of time for a conditional write. Whoever waits for it begins again, as the engine does: the same
+/// line set to the same quantity once more does no harm.
+fn is_undecided(error: &ExecutionError) -> bool {
+    matches!(
+        error,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(DbError::WriteTimeout { .. }, _))
+    )
 }
 
 fn now() -> Result<CqlTimestamp> {

@@ -93,7 +93,7 @@ mod tests {
         warm_up: Duration::from_millis(20),
         duration: Duration::from_millis(200),
         rounds: 1,
-        has_practice: false,
+        practice: None,
     };
 
     async fn run(from: u64, limit: u64) -> Result<(Round, usize)> {

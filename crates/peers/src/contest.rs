@@ -14,8 +14,8 @@ pub(crate) struct Pace {
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
     pub(crate) rounds: usize,
-    /// Whether a round goes before them that does not count, for those who are slow at first.
-    pub(crate) has_practice: bool,
+    /// How long a round is that goes before them and does not count, for those who are slow at first.
+    pub(crate) practice: Option<Duration>,
 }
 
 /// Whoever does the work.
@@ -56,10 +56,11 @@ pub(crate) fn hold(sides: &mut [Box<dyn Contender>], works: &[Work], pace: &Pace
             work: work.name(),
             sides: sides.iter().map(|side| Side { name: side.name(), rounds: Vec::new() }).collect(),
         };
-        for number in usize::from(!pace.has_practice)..=pace.rounds {
+        for number in usize::from(pace.practice.is_none())..=pace.rounds {
+            let duration = pace.practice.filter(|_| number == 0).unwrap_or(pace.duration);
             for (side, kept) in sides.iter_mut().zip(&mut figures.sides) {
                 let round = side
-                    .round(*work, pace)
+                    .round(*work, &Pace { duration, ..*pace })
                     .with_context(|| format!("{}, {}: round {number}", work.name(), side.name()))?;
                 let what = if number == 0 { "practice".to_owned() } else { format!("round {number}") };
                 eprintln!("{}, {}: {what}, {:.0}/s", work.name(), side.name(), round.rate);
@@ -93,8 +94,13 @@ mod tests {
         }
     }
 
-    const PACE: Pace =
-        Pace { clients: 1, warm_up: Duration::ZERO, duration: Duration::ZERO, rounds: 2, has_practice: true };
+    const PACE: Pace = Pace {
+        clients: 1,
+        warm_up: Duration::ZERO,
+        duration: Duration::ZERO,
+        rounds: 2,
+        practice: Some(Duration::ZERO),
+    };
 
     #[test]
     fn the_sides_take_turns_and_practice_does_not_count() {
@@ -105,7 +111,7 @@ mod tests {
         assert_eq!(*calls.borrow(), ["a", "b", "a", "b", "a", "b"]);
         assert!(figures[0].sides.iter().all(|side| side.rounds.len() == 2));
         calls.borrow_mut().clear();
-        hold(&mut sides, &[Work::Card], &Pace { has_practice: false, ..PACE }).unwrap();
+        hold(&mut sides, &[Work::Card], &Pace { practice: None, ..PACE }).unwrap();
         assert_eq!(*calls.borrow(), ["a", "b", "a", "b"]);
     }
 

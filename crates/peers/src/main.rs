@@ -65,6 +65,9 @@ enum Command {
         /// The keyspaces of the shop begin with this
         #[arg(long, default_value = "mobile_world")]
         keyspace: String,
+        /// A round of each side before those that count: nodes compile what they have seen often
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        practice: u64,
     },
 }
 
@@ -94,13 +97,13 @@ struct Run {
 }
 
 impl Run {
-    fn pace(&self, has_practice: bool) -> Pace {
+    fn pace(&self, practice: Option<Duration>) -> Pace {
         Pace {
             clients: self.clients,
             warm_up: Duration::from_secs(self.warm_up),
             duration: Duration::from_secs(self.seconds),
             rounds: self.rounds,
-            has_practice,
+            practice,
         }
     }
 
@@ -138,16 +141,20 @@ impl Command {
                         contenders.push(Box::new(Redis::fill(runtime, name, &url, &sizes, run.clients)?));
                     }
                 }
-                let figures = contest::hold(&mut contenders, ON_ONE_MACHINE, &run.pace(false))?;
+                let figures = contest::hold(&mut contenders, ON_ONE_MACHINE, &run.pace(None))?;
                 write(&run.out, &figures)
             }
-            Self::Cassandra { run, nodes, keyspace } => {
+            Self::Cassandra { run, nodes, keyspace, practice } => {
                 let sizes = Sizes::ON_CASSANDRA;
                 let shop = run.shop(&sizes)?;
                 let bare =
                     BareDriver::connect(runtime, &nodes, &keyspace, shop.prefix(), &sizes, run.clients)?;
                 let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(shop), Box::new(bare)];
-                let figures = contest::hold(&mut contenders, ON_CASSANDRA, &run.pace(true))?;
+                let figures = contest::hold(
+                    &mut contenders,
+                    ON_CASSANDRA,
+                    &run.pace(Some(Duration::from_secs(practice))),
+                )?;
                 write(&run.out, &figures)
             }
         }

@@ -1,7 +1,8 @@
 //! What happens while the engine compacts: expired rows are dropped, and the work is spread over time.
 //!
 //! A compaction is seconds of a processor in one piece, and the engine runs several at once. Left alone they push requests
-//! aside; so each works for a moment and rests for a longer one. Where tables pile up that wait for it, it does not rest.
+//! aside; so each works for a moment and rests for a longer one. Where tables pile up that wait for it, all together take one
+//! processor, and when the store closes they do not rest at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -30,24 +31,32 @@ const ROWS_A_LOOK: u32 = 16;
 pub(crate) struct Pace {
     running: AtomicU32,
     is_hurried: AtomicBool,
+    is_closing: AtomicBool,
 }
 
 impl Pace {
-    /// Whether compactions go on without rests, from now on.
+    /// Whether compactions rest only so much that they leave each other room, from now on.
     pub(crate) fn hurry(&self, is_hurried: bool) {
         self.is_hurried.store(is_hurried, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_hurried(&self) -> bool {
-        self.is_hurried.load(Ordering::Relaxed)
+    /// Nobody rests any more: somebody waits for the end of them.
+    pub(crate) fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
     }
 
     /// How long to rest after this much work.
     fn pause(&self, worked: Duration) -> Duration {
-        if worked < WORK || self.is_hurried() {
+        if worked < WORK || self.is_closing() {
             return Duration::ZERO;
         }
-        (worked * REST * self.running.load(Ordering::Relaxed).max(1)).min(PAUSE_MAX)
+        let running = self.running.load(Ordering::Relaxed).max(1);
+        let times = if self.is_hurried.load(Ordering::Relaxed) { running - 1 } else { REST * running };
+        (worked * times).min(PAUSE_MAX)
     }
 }
 
@@ -146,7 +155,11 @@ mod tests {
         assert_eq!(pace.pause(WORK / 2), Duration::ZERO, "it has hardly begun");
         assert_eq!(pace.pause(Duration::from_secs(9)), PAUSE_MAX);
         pace.hurry(true);
-        assert_eq!(pace.pause(Duration::from_secs(9)), Duration::ZERO);
+        assert_eq!(pace.pause(WORK), Duration::ZERO, "it is alone");
+        let _another = Filter::new(None, &pace);
+        assert_eq!(pace.pause(WORK), WORK, "they take turns");
+        pace.close();
+        assert_eq!(pace.pause(WORK), Duration::ZERO);
     }
 
     #[test]

@@ -73,15 +73,17 @@ impl EmbeddedStore {
         let shelf_bytes = options.shelf_bytes - recent_bytes;
         let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), shelf_bytes));
         let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
+        let io_error = |source| OpenError::Io { path: options.path.clone(), source };
+        let housekeeping = Housekeeping::start(db.clone(), tables.clone(), pace).map_err(io_error)?;
         let writer = Writer::start(
             db.clone(),
             tables.clone(),
             (groups, due),
             (Arc::clone(&progress), Arc::clone(&shelf), Recent::new(recent_bytes)),
-            (space, Housekeeping::new(tables.clone(), pace)),
+            (space, housekeeping),
             options.write_queue,
         )
-        .map_err(|source| OpenError::Io { path: options.path.clone(), source })?;
+        .map_err(io_error)?;
         Ok(Self { writer, db, tables, progress, shelf, options, cleaned_to: Mutex::default(), _lock: lock })
     }
 

@@ -32,8 +32,8 @@ pub(crate) const JOURNAL_BYTES: usize = 64_000_000;
 /// turn what is in the first. What is left of journals is read again at start, at some 60 MB a second.
 const FULL_JOURNALS_MAX: u64 = 2;
 /// Threads that flush and compact. The engine's first one only flushes, and passes a compaction on again and again while all
-/// others are busy. Compactions rest most of their time, so there are more of them than processors.
-const WORKERS: usize = 8;
+/// others are busy. Compactions rest most of their time, so there are as many as all tables together may need.
+const WORKERS: usize = Table::ALL.len() + 2;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -114,12 +114,20 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
     let pace = Arc::new(Pace::default());
     let (db, tables) = open_tables(options, &now_ms, &pace).map_err(|error| fjall_error(path, error))?;
-    check_currency(options, &db, &tables)?;
-    let groups = committed_groups(&tables).map_err(|error| fjall_error(path, error))?;
-    check_groups(path, groups)?;
-    let due = first_dues(&View::new(&db, &tables))
-        .map_err(|error| OpenError::Damaged { path: path.to_owned(), detail: error.to_string() })?;
+    // Whoever is refused does not wait for compactions that rest.
+    let (groups, due) = look_through(options, &db, &tables).inspect_err(|_| pace.close())?;
     Ok(Opened { db, tables, groups, due, now_ms, pace, lock })
+}
+
+/// Whether it is the store that it should be, how many groups it has, and what is due next in it.
+fn look_through(options: &Options, db: &Database, tables: &Tables) -> Result<(u64, Due), OpenError> {
+    let path = options.path.as_path();
+    check_currency(options, db, tables)?;
+    let groups = committed_groups(tables).map_err(|error| fjall_error(path, error))?;
+    check_groups(path, groups)?;
+    let due = first_dues(&View::new(db, tables))
+        .map_err(|error| OpenError::Damaged { path: path.to_owned(), detail: error.to_string() })?;
+    Ok((groups, due))
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {

@@ -221,9 +221,7 @@ impl Loop {
         for answer in self.answers.drain(..) {
             answer(&committed);
         }
-        if let Err(error) = self.housekeeping.committed(bytes) {
-            self.fail(&error);
-        }
+        self.housekeeping.committed(bytes);
     }
 
     /// Answers how many bytes of rows are on disk by it.
@@ -232,18 +230,16 @@ impl Loop {
             return Ok(0);
         }
         self.progress.lower(self.group.due);
-        let committed = self.group.commit().map_err(|error| StoreError::Ambiguous(self.fail(&error)))?;
+        let committed = self.group.commit().map_err(|error| {
+            let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
+            tracing::error!(error = ?error, "commit a group of writes; nothing is written any more");
+            self.progress.fail(why.clone());
+            StoreError::Ambiguous(why)
+        })?;
         // Before the bounds rise: whoever finds nothing due has to find settled figures.
         self.shelf.take_off(&committed.changed);
         self.progress.raise(self.group.due);
         Ok(committed.bytes)
-    }
-
-    fn fail(&self, error: &fjall::Error) -> String {
-        let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
-        tracing::error!(?error, "write a group; nothing is written any more");
-        self.progress.fail(why.clone());
-        why
     }
 }
 
@@ -260,7 +256,7 @@ mod tests {
         let progress = Arc::new(Progress::new(due, Arc::default()));
         let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
-        let housekeeping = Housekeeping::new(tables.clone(), Arc::default());
+        let housekeeping = Housekeeping::start(db.clone(), tables.clone(), Arc::default()).unwrap();
         let remembered = (progress, shelf, Recent::new(1 << 20));
         Writer::start(db, tables, (0, due), remembered, (space, housekeeping), queue_max).unwrap()
     }
