@@ -62,7 +62,7 @@ impl Pace {
 
 /// Makes the filters through which the engine leads all rows that it compacts.
 struct Filters {
-    /// The latest time that any write has told the engine; `None` for tables whose rows stay.
+    /// The time that the last write told the engine; `None` for tables whose rows stay.
     now_ms: Option<Arc<AtomicI64>>,
     pace: Arc<Pace>,
 }

@@ -143,7 +143,11 @@ fn io_error(path: &Path, source: std::io::Error) -> OpenError {
 fn fjall_error(path: &Path, error: fjall::Error) -> OpenError {
     match error {
         fjall::Error::Locked => OpenError::Locked(path.to_owned()),
-        fjall::Error::Io(source) if source.kind() != ErrorKind::UnexpectedEof => io_error(path, source),
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source))
+            if source.kind() != ErrorKind::UnexpectedEof =>
+        {
+            io_error(path, source)
+        }
         other => OpenError::Damaged { path: path.to_owned(), detail: format!("{other:?}") },
     }
 }

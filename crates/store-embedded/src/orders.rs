@@ -265,6 +265,9 @@ fn cancel_unpaid(tx: &mut Tx, now: Timestamp, note: &str, limit: usize) -> Resul
             once: None,
         };
         if let Err(error) = tx.attempt(|tx| set_status(tx, command)) {
+            if matches!(error, StoreError::Unavailable(_)) {
+                return Err(error);
+            }
             // One order that the figures do not explain must not keep the others waiting; the audit tells of it.
             tracing::error!(%order_id, %error, "cancel an order that was not paid in time");
             tx.remove(Table::PaymentsDue, keys::due(*pay_by, id));

@@ -157,7 +157,9 @@ impl Weighter<Key, Card> for Weight {
 impl Weighter<Key, Arc<Cards>> for Weight {
     fn weight(&self, key: &Key, cards: &Arc<Cards>) -> u64 {
         // Its cards count in full, since they may be on the shelf for its sake alone.
-        ENTRY_BYTES + cards.page.items.iter().map(|card| self.weight(key, card)).sum::<u64>()
+        ENTRY_BYTES
+            + key.len() as u64
+            + cards.page.items.iter().map(|card| self.weight(key, card)).sum::<u64>()
     }
 }
 

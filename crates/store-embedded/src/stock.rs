@@ -14,7 +14,7 @@ use mw_domain::{
     Timestamp, ZoneStock,
 };
 use mw_store::stock::{Adjust, Audit, Reserve, SetOnHand, Stock};
-use mw_store::{Done, Freshness, Once, Refusal, Result};
+use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
 use uuid::Uuid;
 
 use crate::keys;
@@ -383,6 +383,9 @@ fn settle(tx: &mut Tx, now: Timestamp, limit: usize) -> Result<usize> {
         };
         let settled = tx.attempt(|tx| end(tx, &mut reservation, ReservationStatus::Expired, now));
         if let Err(error) = settled {
+            if matches!(error, StoreError::Unavailable(_)) {
+                return Err(error);
+            }
             // One hold that the figures do not explain must not stop the sale of everything; the audit tells of it.
             tracing::error!(hold = %reservation.reservation_id, %error, "give back the units of a hold that ended");
             reservation.status = ReservationStatus::Expired;

@@ -48,7 +48,9 @@ pub(crate) trait Look {
 
 pub(crate) fn storage_error(error: &fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Io(io) => StoreError::Unavailable(format!("read from disk: {io}")),
+        fjall::Error::Io(io) | fjall::Error::Storage(fjall::LsmError::Io(io)) => {
+            StoreError::Unavailable(format!("read from disk: {io}"))
+        }
         other => StoreError::Corrupt(format!("{other:?}")),
     }
 }
@@ -163,6 +165,21 @@ impl List {
             Ok(Span { from: self.span.from.clone(), to: Some(to) })
         } else {
             Ok(self.span.after(key))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_disk_that_fails_is_no_damage() {
+        let failed = || io::Error::other("too many open files");
+        for error in [fjall::Error::Io(failed()), fjall::Error::Storage(fjall::LsmError::Io(failed()))] {
+            let told = storage_error(&error);
+            assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
         }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     hold_due_ms: AtomicI64,
     /// No order that is visible has to be paid before this moment.
     payment_due_ms: AtomicI64,
-    /// The latest time any command has told.
+    /// The time that the last command told.
     pub(crate) now_ms: Arc<AtomicI64>,
     /// Why nothing can be written any more.
     failure: Mutex<Option<String>>,
