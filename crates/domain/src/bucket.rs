@@ -20,7 +20,8 @@ impl Plan {
     }
 }
 
-/// A piece of a calendar month (UTC), cut by a plan. Pieces of different plans have different names.
+/// A piece of a calendar month (UTC), cut by a plan. Pieces of different plans have different names, also where they are cut
+/// alike: a name stands for one stretch of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonthPiece {
     pub name: String,
@@ -42,12 +43,17 @@ impl MonthPiece {
         // The first day that falls into the piece.
         let first = (piece * MONTH_DAYS).div_ceil(cut);
         let days = at.date().as_days() - i32::try_from(day - 1 - first).unwrap_or_default();
-        let name = if cut == 1 {
+        let mut name = if cut == 1 {
             format!("{year:04}-{month:02}")
         } else {
             format!("{year:04}-{month:02}/{piece}of{cut}")
         };
-        Self { name, starts_at: Date::from_days(days).midnight().max(plan.starts_at) }
+        let first = Date::from_days(days).midnight();
+        if plan.starts_at > first {
+            // The plan before has the beginning of the piece.
+            name = format!("{name}@{}", plan.starts_at);
+        }
+        Self { name, starts_at: first.max(plan.starts_at) }
     }
 }
 
@@ -131,7 +137,7 @@ mod tests {
         );
         assert_eq!(
             piece("2026-11-20"),
-            MonthPiece { name: "2026-11/2of4".into(), starts_at: at("2026-11-20") }
+            MonthPiece { name: "2026-11/2of4@2026-11-20T00:00:00.000Z".into(), starts_at: at("2026-11-20") }
         );
         assert_eq!(piece("2026-11-25").name, "2026-11/3of4");
         assert_eq!(

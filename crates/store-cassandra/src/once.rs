@@ -134,16 +134,18 @@ impl Claims {
         op_id: Uuid,
         now: Timestamp,
     ) -> Result<Claim> {
+        // Whether a write of this claim may have come through; then no failure means that nothing was done.
         let mut maybe_mine = false;
+        let told = |error, maybe_mine| if maybe_mine { half_done(error) } else { error };
         for _ in 0..ROUNDS {
             let ttl = ttl_seconds(now, once.keep_until);
-            match self.insert(cql, once, op_id, ttl).await? {
+            let inserted = self.insert(cql, once, op_id, ttl).await;
+            match inserted.map_err(|error| told(error, maybe_mine))? {
                 Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
                 Verdict::Unknown => maybe_mine = true,
                 Verdict::NotApplied => {}
             }
-            let row = self.read(cql, once.key.as_str()).await;
-            let row = row.map_err(|error| if maybe_mine { half_done(error) } else { error })?;
+            let row = self.read(cql, once.key.as_str()).await.map_err(|error| told(error, maybe_mine))?;
             let Some((Some(fingerprint), Some(holder), Some(keep_until), answer)) = row else {
                 continue;
             };
@@ -151,10 +153,13 @@ impl Claims {
                 return Ok(Claim::Do { op_id, maybe_done: !maybe_mine });
             }
             if now >= from_cql(keep_until) {
-                match self.take_over(cql, once, op_id, holder, ttl).await? {
+                let taken_over = self.take_over(cql, once, op_id, holder, ttl).await;
+                match taken_over.map_err(|error| told(error, maybe_mine))? {
                     Verdict::Applied => return Ok(Claim::Do { op_id, maybe_done: false }),
-                    Verdict::Unknown | Verdict::NotApplied => continue,
+                    Verdict::Unknown => maybe_mine = true,
+                    Verdict::NotApplied => {}
                 }
+                continue;
             }
             if fingerprint != once.fingerprint.0 {
                 return Err(Refusal::KeyReused.into());
@@ -164,7 +169,8 @@ impl Claims {
                 None => Ok(Claim::Do { op_id: holder, maybe_done: true }),
             };
         }
-        Err(StoreError::Unavailable("an idempotency key is being fought for".to_owned()))
+        let fought_for = StoreError::Unavailable("an idempotency key is being fought for".to_owned());
+        Err(told(fought_for, maybe_mine))
     }
 
     /// What a key says without claiming it; `None` where it is free.

@@ -219,16 +219,16 @@ impl Sessions for CassandraStore {
         let mut from = PagingState::start();
         let mut is_begun = false;
         loop {
-            let (rows, next) = self.named(user_id.as_str(), Timestamp::from_millis(i64::MAX), from).await?;
-            let ends = rows.into_iter().map(|(created_at, session_id)| async move {
+            let rows = self.named(user_id.as_str(), Timestamp::from_millis(i64::MAX), from).await;
+            let (rows, next) = rows.map_err(|error| if is_begun { half_done(error) } else { error })?;
+            let ends = rows.into_iter().map(|(_, session_id)| async move {
                 let is_users = |session: &Session| session.user_id.as_ref() == Some(user_id);
-                if !self.end_session(&session_id, is_users).await? {
-                    self.unname(user_id, created_at, &session_id).await?;
-                }
-                Ok::<_, StoreError>(())
+                // The name of one that is not the user's stays until it expires: a login may be about to bind it.
+                self.end_session(&session_id, is_users).await.map(drop)
             });
             let ended = stream::iter(ends).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await;
-            ended.map_err(|error| if is_begun { half_done(error) } else { error })?;
+            // Some of them may have ended.
+            ended.map_err(half_done)?;
             is_begun = true;
             match next {
                 Some(next) => from = next,

@@ -103,9 +103,9 @@ async fn buckets(lease: &Lease) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_of_a_customer_are_listed_across_a_change_of_plan() {
     let (store, lease) = fresh().await;
-    // In the middle of the second month a month is cut into five, and in the third into two.
+    // In the middle of the second month a month is cut into five, and in the third into two, which is said once more later.
     let (now, finer, coarser) = (time("2022-12-01"), time("2023-02-08"), time("2023-03-10"));
-    for (starts_at, cut) in [(finer, 5), (coarser, 2)] {
+    for (starts_at, cut) in [(finer, 5), (coarser, 2), (time("2023-04-06"), 2)] {
         let plan = Plan { starts_at, cut };
         store.set_plan(Table::OrdersByCustomer, CUSTOMER, plan, now).await.unwrap();
     }
@@ -113,9 +113,10 @@ async fn orders_of_a_customer_are_listed_across_a_change_of_plan() {
     take_in(&store, &orders).await;
     let expected = [
         "2023-04/1of2",
+        "2023-04/0of2@2023-04-06T00:00:00.000Z",
         "2023-04/0of2",
         "2023-03/1of2",
-        "2023-03/0of2",
+        "2023-03/0of2@2023-03-10T00:00:00.000Z",
         "2023-03/1of5",
         "2023-03/0of5",
         "2023-02/2of5",
