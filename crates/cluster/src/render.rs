@@ -226,6 +226,8 @@ mod tests {
         let arguments = jvm_arguments(&options, Path::new("/cache/node1"), Path::new("/lib/jamm.jar"), 7199);
         for wanted in [
             "-Xmx512m",
+            "-Xms512m",
+            "-Xmn256m",
             "-javaagent:/lib/jamm.jar",
             "-Dcassandra.jmx.local.port=7199",
             "-Dcassandra.system_auth.default_rf=3",

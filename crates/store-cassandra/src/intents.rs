@@ -110,7 +110,6 @@ pub(crate) struct Intents {
     insert: Gather<i64, IntentRow>,
     delete: Gather<(Uuid, i64), (Uuid, i64, Uuid)>,
     read: PreparedStatement,
-    drop_slot: PreparedStatement,
     announce: PreparedStatement,
     processes: PreparedStatement,
     forget: PreparedStatement,
@@ -139,9 +138,6 @@ impl Intents {
             insert: Gather::new(cql.prepare(table, Access::Write, insert).await?),
             delete: Gather::new(cql.prepare(table, Access::Write, delete).await?),
             read,
-            drop_slot: cql
-                .prepare(table, Access::Write, "DELETE FROM {} WHERE process = ? AND slot = ?")
-                .await?,
             announce: cql.prepare(of_processes, Access::Write, announce).await?,
             processes: cql
                 .prepare(
@@ -327,11 +323,6 @@ impl Intents {
             intents.push(Intent { kind, op_id, payload, slot, home: None });
         }
         Ok((intents, next))
-    }
-
-    /// Everything of a slot of a dead process is finished.
-    pub(crate) async fn drop_slot(&self, cql: &Cql, other: &Other, slot: i64) -> Result<()> {
-        cql.write(&self.drop_slot, (other.process, slot)).await
     }
 
     /// Everything of a dead process is finished.

@@ -79,11 +79,7 @@ impl CassandraStore {
     async fn recover_process(&self, other: &Other) -> Result<()> {
         let mut first = Ok(());
         for slot in other.slots() {
-            let finished = self.recover_slot(other, slot).await;
-            if finished.is_ok() {
-                self.intents.drop_slot(&self.cql, other, slot).await?;
-            }
-            first = first.and(finished);
+            first = first.and(self.recover_slot(other, slot).await);
         }
         first?;
         self.intents.forget(&self.cql, other).await

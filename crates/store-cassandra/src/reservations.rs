@@ -129,8 +129,8 @@ impl CassandraStore {
             let begun = if maybe_done { self.reservation_row(reservation_id).await? } else { None };
             let begun = match begun {
                 // The key would have been freed next.
-                Some(Row::Void(begun)) => {
-                    return Err(self.all_shortages(&begun.geo_zone, &begun.lines, Vec::new(), now).await?);
+                Some(Row::Void) => {
+                    return Err(self.all_shortages(&geo_zone, &lines, Vec::new(), now).await?);
                 }
                 Some(Row::Open(begun)) => Some(begun),
                 None => None,
@@ -489,14 +489,14 @@ enum Row {
     /// It is or was held.
     Open(Reservation),
     /// It never got its units.
-    Void(Reservation),
+    Void,
 }
 
 impl Row {
     fn open(self) -> Option<Reservation> {
         match self {
             Self::Open(reservation) => Some(reservation),
-            Self::Void(_) => None,
+            Self::Void => None,
         }
     }
 }
@@ -506,19 +506,19 @@ fn read_reservation((id, hold, status): StoredReservation) -> Result<Option<Row>
     let corrupt = || StoreError::Corrupt(format!("reservation {id}"));
     let Some(Hold { geo_zone, lines, created_at, expires_at }) = hold else { return Ok(None) };
     let status = status.map_or(Ok(Some(ReservationStatus::Held)), |status| read_status(&status))?;
+    let Some(status) = status else { return Ok(Some(Row::Void)) };
     let lines = lines.into_iter().map(|line| {
         let product_id = ProductId::parse(&line.product_id).map_err(|_| corrupt())?;
         Ok(Demand { product_id, quantity: u32::try_from(line.quantity).map_err(|_| corrupt())? })
     });
-    let reservation = Reservation {
+    Ok(Some(Row::Open(Reservation {
         reservation_id: ReservationId::new(id),
         geo_zone: GeoZone::parse(&geo_zone).map_err(|_| corrupt())?,
         lines: lines.collect::<Result<_>>()?,
-        status: status.unwrap_or(ReservationStatus::Released),
+        status,
         created_at: from_cql(created_at),
         expires_at: from_cql(expires_at),
-    };
-    Ok(Some(if status.is_some() { Row::Open(reservation) } else { Row::Void(reservation) }))
+    })))
 }
 
 fn reservation_in(outcome: Outcome) -> Option<Reservation> {

@@ -4,7 +4,7 @@
 //! the journals have grown to their limit: a second of a processor at once. So each table flushes in its turn before.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const NO_ROW: &[u8] = &[0xFF; 32];
 
 /// The writer's end of it.
 pub(crate) struct Housekeeping {
-    turns: Option<Sender<()>>,
+    turns: Option<SyncSender<()>>,
     /// Bytes since the last turn.
     bytes: usize,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ pub(crate) struct Housekeeping {
 
 impl Housekeeping {
     pub(crate) fn start(db: Database, tables: Tables, pace: Arc<Pace>) -> std::io::Result<Self> {
-        let (turns, asked) = channel();
+        let (turns, asked) = sync_channel(Table::ALL.len());
         let keeper = Keeper { db, tables, pace, is_hurried: false, next: Table::ALL.iter().cycle() };
         let thread =
             std::thread::Builder::new().name("mw-housekeeping".into()).spawn(move || keeper.run(&asked))?;
@@ -50,8 +50,8 @@ impl Housekeeping {
         self.bytes += bytes;
         while self.bytes >= TURN_BYTES {
             self.bytes -= TURN_BYTES;
-            // Without the thread the engine flushes all tables at once.
-            let _ = self.turns.as_ref().map(|turns| turns.send(()));
+            // Where as many wait as there are tables, each of them will have its turn.
+            let _ = self.turns.as_ref().map(|turns| turns.try_send(()));
         }
     }
 }

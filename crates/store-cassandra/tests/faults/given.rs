@@ -12,7 +12,7 @@ use mw_store::products::ImportProduct;
 use mw_store::stock::Reserve;
 use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Result, Stock};
 use mw_store_cassandra::connect::connect;
-use mw_store_cassandra::{CassandraStore, Options};
+use mw_store_cassandra::{CassandraStore, Options, Table};
 use mw_testkit::FakeClock;
 use mw_testkit::builders::{demand, product, product_id, user, user_id, zone};
 use mw_testkit::cassandra::{Cluster, ClusterOptions};
@@ -50,6 +50,11 @@ pub(crate) fn options(cluster: &Cluster, dc: &str) -> Options {
     let points = cluster.contact_points().into_iter().zip(cluster.nodes());
     let local = points.filter(|(_, node)| node.dc() == dc).map(|(point, _)| point.to_string());
     Options::new(local.collect(), dc)
+}
+
+/// `keyspace.table`, as statements name it.
+pub(crate) fn name(options: &Options, table: Table) -> String {
+    format!("{}.{}", table.class().keyspace(&options.keyspace), table.name())
 }
 
 pub(crate) async fn apply_schema(options: &Options) {

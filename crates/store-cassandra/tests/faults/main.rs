@@ -7,3 +7,4 @@ mod given;
 mod nodes;
 mod processes;
 mod traffic;
+mod twice;

@@ -14,7 +14,7 @@ use scylla::client::session::Session;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::given::{PATIENCE, alone, audited, eventually, hold, listed, order, stocked, units};
+use crate::given::{PATIENCE, alone, audited, eventually, hold, listed, name, order, stocked, units};
 
 /// Ten seconds are promised; machines are slow at times.
 const RECOVERED: Duration = Duration::from_secs(20);
@@ -67,8 +67,8 @@ impl Seller {
 /// Intents that lie there, and processes that are thought to live.
 async fn begun(session: &Session, options: &Options) -> (i64, i64) {
     let count = async |table: Table| {
-        let name = format!("{}.{}", table.class().keyspace(&options.keyspace), table.name());
-        let result = session.query_unpaged(format!("SELECT count(*) FROM {name}"), ()).await.unwrap();
+        let text = format!("SELECT count(*) FROM {}", name(options, table));
+        let result = session.query_unpaged(text, ()).await.unwrap();
         result.into_rows_result().unwrap().first_row::<(i64,)>().unwrap().0
     };
     (count(Table::Intents).await, count(Table::Processes).await)

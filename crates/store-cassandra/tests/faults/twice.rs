@@ -1,74 +1,30 @@
 //! The same thing asked of two processes, and what a process that died was in the middle of: it counts once.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
-
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mw_codec::Writer;
-use mw_domain::{OrderId, OrderStatus, ReservationId, Timestamp};
-use mw_store::orders::{Basket, PlaceOrder, SetStatus};
-use mw_store::products::ImportProduct;
+use mw_domain::{OrderId, OrderStatus, ReservationId};
+use mw_store::orders::SetStatus;
 use mw_store::stock::Reserve;
-use mw_store::{Freshness, Orders, Products, Refusal, Stock};
+use mw_store::{Orders, Refusal, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Options, Table};
-use mw_testkit::FakeClock;
-use mw_testkit::builders::{demand, once, product, product_id, user_id, zone};
+use mw_testkit::builders::{demand, once};
 use mw_testkit::cassandra::Lease;
 use scylla::client::session::Session;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-const NOW: Timestamp = FakeClock::START;
-const ZONE: &str = "msk";
-/// Dead processes are known after five seconds; machines are slow at times.
-const PATIENCE: Duration = Duration::from_mins(1);
-const POLL: Duration = Duration::from_millis(100);
-
-async fn stocked(store: &CassandraStore, units: u64) {
-    let (product, op) = (product("hit").build(), Uuid::now_v7());
-    let command = ImportProduct { product, stock: vec![(zone(ZONE), units)], op, now: NOW, once: None };
-    store.import_product(command).await.unwrap();
-}
+use crate::given::{NOW, PATIENCE, alone, audited, eventually, hold, name, order, stocked};
 
 /// Units on hand, and those promised to somebody; all explained by the ledger.
 async fn units(store: &CassandraStore) -> (u64, u64) {
-    let audit = store.audit(&|_| {}).await.unwrap();
-    assert_eq!((audit.figures, audit.drifts), (1, Vec::new()));
-    let stock = store.zone_stock(&product_id("hit"), &zone(ZONE), Freshness::Full, NOW).await;
-    let level = stock.unwrap().unwrap().level;
-    (level.on_hand, level.reserved)
+    audited(store).await;
+    crate::given::units(store, "hit").await.unwrap()
 }
 
 fn reserve(key: &str, quantity: u32) -> Reserve {
-    Reserve {
-        reservation_id: ReservationId::new(Uuid::now_v7()),
-        geo_zone: zone(ZONE),
-        lines: vec![demand("hit", quantity)],
-        expires_at: NOW.plus_seconds(900),
-        now: NOW,
-        once: Some(once(key, key, NOW)),
-    }
-}
-
-fn order() -> PlaceOrder {
-    PlaceOrder {
-        order_id: OrderId::new(Uuid::now_v7()),
-        user_id: user_id("u"),
-        geo_zone: zone(ZONE),
-        basket: Basket::Lines(vec![demand("hit", 1)]),
-        expected_total: None,
-        delivery_address: None,
-        payment_method: None,
-        pay_by: NOW.plus_seconds(1_800),
-        now: NOW,
-        once: None,
-    }
-}
-
-fn name(options: &Options, table: Table) -> String {
-    format!("{}.{}", table.class().keyspace(&options.keyspace), table.name())
+    Reserve { lines: vec![demand("hit", quantity)], once: Some(once(key, key, NOW)), ..hold("hit") }
 }
 
 /// As if the process had died before it remembered the answer of a key.
@@ -86,9 +42,10 @@ async fn forget_answer(session: &Session, options: &Options, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_comes_to_two_processes_at_once_holds_its_units_once() {
     const KEYS: u64 = 40;
+    let _turn = alone().await;
     let lease = Lease::empty().await;
     let stores = [lease.open().await, lease.open().await];
-    stocked(&stores[0], KEYS).await;
+    stocked(&stores[0], "hit", KEYS).await;
     let mut asked = JoinSet::new();
     for key in 0..KEYS {
         for store in &stores {
@@ -108,12 +65,13 @@ async fn a_key_that_comes_to_two_processes_at_once_holds_its_units_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_another_process_has_held_is_not_held_again() {
+    let _turn = alone().await;
     let lease = Lease::empty().await;
     let (first, second) = (lease.open().await, lease.open().await);
-    stocked(&first, 10).await;
+    stocked(&first, "hit", 10).await;
     // The second one's keeper has figures of its own from before.
-    second.place_order(order()).await.unwrap();
-    let command = order();
+    second.place_order(order("u", &["hit"])).await.unwrap();
+    let command = order("u", &["hit"]);
     first.place_order(command.clone()).await.unwrap();
     second.place_order(command.clone()).await.unwrap();
     let third = lease.open().await;
@@ -123,10 +81,11 @@ async fn an_order_that_another_process_has_held_is_not_held_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_whose_answer_was_lost_is_not_short_because_of_its_own_hold() {
+    let _turn = alone().await;
     let lease = Lease::empty().await;
     let store = lease.open().await;
     let session = connect(lease.options()).await.unwrap();
-    stocked(&store, 5).await;
+    stocked(&store, "hit", 5).await;
     let held = store.reserve(reserve("all", 5)).await.unwrap().value;
     forget_answer(&session, lease.options(), "all").await;
     let again = store.reserve(reserve("all", 5)).await.unwrap();
@@ -136,10 +95,11 @@ async fn a_key_whose_answer_was_lost_is_not_short_because_of_its_own_hold() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_whose_reservation_was_given_up_is_refused_and_then_free() {
+    let _turn = alone().await;
     let lease = Lease::empty().await;
     let store = lease.open().await;
     let session = connect(lease.options()).await.unwrap();
-    stocked(&store, 5).await;
+    stocked(&store, "hit", 5).await;
     let held = store.reserve(reserve("key", 5)).await.unwrap().value;
     store.release(held.reservation_id, NOW).await.unwrap();
     let table = name(lease.options(), Table::Reservations);
@@ -169,11 +129,12 @@ fn returning_step(id: OrderId, version: i64) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_lost_is_not_followed_by_whoever_recovers_it() {
+    let _turn = alone().await;
     let lease = Lease::empty().await;
     let session = connect(lease.options()).await.unwrap();
     let store = lease.open().await;
-    stocked(&store, 10).await;
-    let order_id = store.place_order(order()).await.unwrap().value.order_id;
+    stocked(&store, "hit", 10).await;
+    let order_id = store.place_order(order("u", &["hit"])).await.unwrap().value.order_id;
     for to in [OrderStatus::Paid, OrderStatus::Shipped] {
         let command = SetStatus {
             order_id,
@@ -202,16 +163,12 @@ async fn a_step_that_lost_is_not_followed_by_whoever_recovers_it() {
     );
     session.query_unpaged(process, (dead,)).await.unwrap();
 
-    let started = Instant::now();
     let left = format!("SELECT op_id FROM {intents} WHERE process = ? AND slot = 0");
-    loop {
+    eventually("what can be finished is gone from beside what cannot", PATIENCE, async || {
         let found = session.query_unpaged(left.as_str(), (dead,)).await.unwrap().into_rows_result().unwrap();
         let found: Vec<(Uuid,)> = found.rows().unwrap().collect::<Result<_, _>>().unwrap();
-        if found == [(damaged,)] {
-            break;
-        }
-        assert!(started.elapsed() < PATIENCE, "what can be finished stays beside what cannot: {found:?}");
-        tokio::time::sleep(POLL).await;
-    }
+        (found == [(damaged,)]).then_some(())
+    })
+    .await;
     assert_eq!(units(&store).await, (9, 0), "units came back that a parcel has");
 }
