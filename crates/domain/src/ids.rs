@@ -111,6 +111,14 @@ text_id!(
     IdempotencyKey
 );
 
+impl SessionId {
+    /// The id of a session that came without one. Nobody can guess it if nobody can guess the UUID.
+    #[must_use]
+    pub fn made_of(uuid: Uuid) -> Self {
+        Self(uuid.simple().to_string().into())
+    }
+}
+
 impl IdempotencyKey {
     /// The key of one line of a keyed request of many lines. No client can name it: it contains a space.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mw_domain::{CartId, OrderId, ReservationId, SessionId};
+use mw_domain::{CartId, OrderId, ReservationId};
 use uuid::{ContextV7, Timestamp as UuidTimestamp, Uuid};
 
 use crate::Clock;
@@ -42,14 +42,9 @@ impl Ids {
         ReservationId::new(self.uuid())
     }
 
-    /// An id nobody can guess: 122 random bits, without the time in it.
-    #[expect(
-        clippy::missing_panics_doc,
-        clippy::expect_used,
-        reason = "32 hexadecimal digits are a valid id"
-    )]
-    pub fn session(&self) -> SessionId {
-        SessionId::parse(&Uuid::new_v4().simple().to_string()).expect("hexadecimal digits are a valid id")
+    /// What nobody can guess: 122 random bits, without the time in it.
+    pub fn unguessable(&self) -> Uuid {
+        Uuid::new_v4()
     }
 }
 
@@ -75,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn session_ids_tell_nothing() {
+    fn what_nobody_can_guess_tells_nothing() {
         let ids = Ids::new(Arc::new(Stopped));
-        let (first, second) = (ids.session(), ids.session());
+        let (first, second) = (ids.unguessable(), ids.unguessable());
         assert_ne!(first, second);
-        assert_eq!(first.as_str().len(), 32);
+        assert_eq!(first.get_version_num(), 4, "no time in it");
     }
 }

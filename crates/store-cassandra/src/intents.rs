@@ -21,6 +21,8 @@ use crate::tables::Table;
 const SLOT: Duration = Duration::from_mins(1);
 /// A row that everybody has forgotten goes away by itself.
 const TTL_SECONDS: i32 = 10 * 86_400;
+/// A conditional write that was sent may be done this long after, by a node that stood still meanwhile.
+const ON_ITS_WAY: Duration = Duration::from_mins(1);
 /// What may still come is looked at every second until it has; whatever is older has been seen to.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// All processes are in one partition: there are few.
@@ -211,11 +213,16 @@ impl Intents {
         self.delete(cql, other.process, intent).await
     }
 
-    /// How long this process has known that something may still come.
-    pub(crate) fn open_for(&self, op_id: Uuid) -> Duration {
+    /// Something is not there and may still be on its way: an error until it has had the time to come, so that its intent
+    /// is kept and looked at again.
+    pub(crate) fn wait_for(&self, op_id: Uuid) -> Result<()> {
         let mut state = self.state();
         state.open_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
-        state.open_since.entry(op_id).or_insert_with(Instant::now).elapsed()
+        let known_for = state.open_since.entry(op_id).or_insert_with(Instant::now).elapsed();
+        if known_for < ON_ITS_WAY {
+            return Err(StoreError::Ambiguous(format!("{op_id} may still be on its way")));
+        }
+        Ok(())
     }
 
     /// Its work failed on the way: it is tried again soon, here or by another process.

@@ -29,6 +29,7 @@ use crate::tables::Table;
 use crate::time::to_cql;
 use card::{COLUMNS, Card, Row};
 use listing::Shelves;
+use place::Begun;
 
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -208,11 +209,11 @@ impl CassandraStore {
                 self.plans.at(Table::ProductsByCategory, product.category.as_str(), product.updated_at);
             let card = Card::new(product, is_deleted, plan.cut, &change);
             let left = before.as_ref().map(Card::place);
-            let payload = place::encode(product_id, left.as_ref());
-            let intent = self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), payload).await?;
+            let begun = Begun { product_id: product_id.clone(), left, rev: card.rev };
+            let intent = self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), begun.encode()).await?;
             match self.replace(&mut rounds, &card, &change, listed).await {
                 Ok(true) => {
-                    if let Err(error) = self.list_card(&card, left.as_ref()).await {
+                    if let Err(error) = self.list_card(&card, begun.left.as_ref()).await {
                         self.intents.leave(intent);
                         return Err(half_done(error));
                     }
@@ -265,12 +266,13 @@ impl CassandraStore {
         rounds.settle(&self.cql, change, &batch, &self.products.look, (product_id.as_str(),)).await
     }
 
-    /// Lists a card that a change left unlisted, or listed where it no longer is.
-    pub(crate) async fn finish_product(&self, payload: &[u8]) -> Result<()> {
-        let (product_id, left) = place::decode(payload)?;
-        match self.card(&self.products.serial, &product_id).await? {
-            Some((card, _)) => self.list_card(&card, left.as_ref()).await,
-            None => Ok(()),
+    /// Lists a card that a change left unlisted, or listed where it no longer is. A change that another has overtaken is
+    /// listed as well: what it left stands in the listing no more.
+    pub(crate) async fn finish_product(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
+        let begun = Begun::decode(payload)?;
+        match self.card(&self.products.serial, &begun.product_id).await? {
+            Some((card, _)) if card.rev >= begun.rev => self.list_card(&card, begun.left.as_ref()).await,
+            _ => self.intents.wait_for(op_id),
         }
     }
 }

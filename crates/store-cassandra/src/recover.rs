@@ -132,7 +132,7 @@ impl CassandraStore {
             Kind::Status => self.recover_step(intent.op_id, &intent.payload).await,
             Kind::Merge => self.finish_merge(intent.op_id, &intent.payload).await,
             Kind::Login => self.finish_login(intent.op_id, &intent.payload).await,
-            Kind::Product => self.finish_product(&intent.payload).await,
+            Kind::Product => self.finish_product(intent.op_id, &intent.payload).await,
             Kind::Import => self.finish_import(&intent.payload).await,
         }
     }

@@ -18,6 +18,13 @@ pub(crate) async fn prepare(cql: &Cql, table: Table, columns: &str) -> Result<Pr
     Ok(statement)
 }
 
+/// Rows that belong together.
+pub(crate) struct Group<R> {
+    pub(crate) rows: Vec<R>,
+    /// A page was turned among them or after them: some may be of another moment, or gone by then.
+    pub(crate) is_torn: bool,
+}
+
 /// Rows of one partition come together, in their order.
 pub(crate) struct Scan<'a, R> {
     cql: &'a Cql,
@@ -41,28 +48,30 @@ where
     }
 
     /// The next row and those after it that belong to it.
-    pub(crate) async fn group(&mut self, belongs: impl Fn(&R, &R) -> bool) -> Result<Option<Vec<R>>> {
+    pub(crate) async fn group(&mut self, belongs: impl Fn(&R, &R) -> bool) -> Result<Option<Group<R>>> {
         let Some(first) = self.next().await? else { return Ok(None) };
-        let mut group = vec![first];
+        let mut group = Group { rows: vec![first], is_torn: false };
         loop {
-            self.turn().await?;
-            let first = group.first();
+            group.is_torn |= self.turn().await?;
+            let first = group.rows.first();
             match self.page.next_if(|row| first.is_some_and(|first| belongs(first, row))) {
-                Some(row) => group.push(row),
+                Some(row) => group.rows.push(row),
                 None => return Ok(Some(group)),
             }
         }
     }
 
-    /// Turns pages until there is a row, or the end.
-    async fn turn(&mut self) -> Result<()> {
+    /// Turns pages until there is a row, or the end; answers whether it turned any.
+    async fn turn(&mut self) -> Result<bool> {
+        let mut is_turned = false;
         while self.page.peek().is_none()
             && let Some(from) = self.from.take()
         {
             let (rows, next) = self.cql.page(self.statement, (), from).await?;
             self.page = rows.into_iter().peekable();
             self.from = next;
+            is_turned = true;
         }
-        Ok(())
+        Ok(is_turned)
     }
 }

@@ -87,11 +87,6 @@ const fn turn(session_id: &SessionId) -> (&'static str, &SessionId) {
     ("session", session_id)
 }
 
-/// The name under which the list says which session an operation was to create. No user has it.
-fn name_of_operation(op_id: Uuid) -> String {
-    format!(" {op_id}")
-}
-
 /// How long a session lives after its last activity.
 fn life_ms(session: &Session) -> i64 {
     session.expires_at.as_millis().saturating_sub(session.last_activity.as_millis())
@@ -112,16 +107,20 @@ fn is_named(before: Option<&Session>, session: &Session) -> bool {
 #[async_trait]
 impl Sessions for CassandraStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
-        let CreateSession { session, now, once } = command;
+        let CreateSession { mut session, made_of, now, once } = command;
         let recall = |outcome| match outcome {
             Outcome::Session(session) => Some(session),
             _ => None,
         };
         let answer: (fn(&Session) -> Outcome, fn(Outcome) -> Option<Session>) =
             (|session| Outcome::Session(session.clone()), recall);
-        let is_keyed = once.is_some();
-        self.keyed(once.as_ref(), Uuid::new_v4(), now, answer, |op_id, maybe_done| {
-            self.create_under(op_id, is_keyed, maybe_done, session, now)
+        let op_id = made_of.unwrap_or_else(Uuid::new_v4);
+        self.keyed(once.as_ref(), op_id, now, answer, |op_id, _| {
+            if made_of.is_some() {
+                // Whoever comes with the same key makes the same session.
+                session.session_id = SessionId::made_of(op_id);
+            }
+            self.create_under(op_id, session, now)
         })
         .await
     }
@@ -180,7 +179,7 @@ impl Sessions for CassandraStore {
         let mut items: Vec<Session> = Vec::new();
         let mut from = PagingState::start();
         loop {
-            let (rows, next) = self.named(user_id.as_str(), newest, from).await?;
+            let (rows, next) = self.named(user_id, newest, from).await?;
             let is_next = |(created_at, session_id): &(Timestamp, SessionId)| match &after {
                 Some((at, id)) => created_at < at || session_id > id,
                 None => true,
@@ -219,7 +218,7 @@ impl Sessions for CassandraStore {
         let mut from = PagingState::start();
         let mut is_begun = false;
         loop {
-            let rows = self.named(user_id.as_str(), Timestamp::from_millis(i64::MAX), from).await;
+            let rows = self.named(user_id, Timestamp::from_millis(i64::MAX), from).await;
             let (rows, next) = rows.map_err(|error| if is_begun { half_done(error) } else { error })?;
             let ends = rows.into_iter().map(|(_, session_id)| async move {
                 let is_users = |session: &Session| session.user_id.as_ref() == Some(user_id);
@@ -239,26 +238,7 @@ impl Sessions for CassandraStore {
 }
 
 impl CassandraStore {
-    async fn create_under(
-        &self,
-        op_id: Uuid,
-        is_keyed: bool,
-        maybe_done: bool,
-        session: Session,
-        now: Timestamp,
-    ) -> Result<Session> {
-        if maybe_done && let Some(session) = self.created_under(op_id).await? {
-            return Ok(session);
-        }
-        if is_keyed {
-            let row = (
-                name_of_operation(op_id),
-                to_cql(session.created_at),
-                session.session_id.as_str(),
-                ttl_seconds(now, session.expires_at),
-            );
-            self.cql.write(&self.sessions.name, row).await?;
-        }
+    async fn create_under(&self, op_id: Uuid, session: Session, now: Timestamp) -> Result<Session> {
         let mut rounds = Rounds::of("a session");
         let _turn = self.locks.one(&turn(&session.session_id)).await;
         loop {
@@ -277,20 +257,6 @@ impl CassandraStore {
                 return Ok(session);
             }
         }
-    }
-
-    /// The session that an operation created, if it came to that.
-    async fn created_under(&self, op_id: Uuid) -> Result<Option<Session>> {
-        let name = name_of_operation(op_id);
-        let newest = Timestamp::from_millis(i64::MAX);
-        let (rows, _) = self.named(&name, newest, PagingState::start()).await?;
-        for (_, session_id) in rows {
-            let found = self.read_session(&session_id).await?;
-            if found.op_id == Some(op_id) && found.session.is_some() {
-                return Ok(found.session);
-            }
-        }
-        Ok(None)
     }
 
     /// Puts the session into its user's list, unless it is there for long enough.
@@ -321,16 +287,16 @@ impl CassandraStore {
     /// A page of a list: when each was created, and its id.
     async fn named(
         &self,
-        name: &str,
+        user_id: &UserId,
         newest: Timestamp,
         from: PagingState,
     ) -> Result<(Vec<(Timestamp, SessionId)>, Option<PagingState>)> {
-        let key = (name, to_cql(newest));
+        let key = (user_id.as_str(), to_cql(newest));
         let (rows, next) = self.cql.page::<(CqlTimestamp, String)>(&self.sessions.named, key, from).await?;
         let mut listed = Vec::with_capacity(rows.len());
         for (created_at, session_id) in rows {
             let session_id = SessionId::parse(&session_id)
-                .map_err(|error| StoreError::Corrupt(format!("a session of {name}: {error}")))?;
+                .map_err(|error| StoreError::Corrupt(format!("a session of {user_id}: {error}")))?;
             listed.push((from_cql(created_at), session_id));
         }
         Ok((listed, next))

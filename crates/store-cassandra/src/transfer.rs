@@ -22,7 +22,7 @@ use crate::keeper::{Answer, Change, Operation, Place, Replacement, StoredRow, re
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
 use crate::orders::{OwnRow, read_scanned};
 use crate::records::Spool;
-use crate::scan::{self, Scan};
+use crate::scan::{self, Group, Scan};
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql};
 
@@ -31,9 +31,13 @@ const ROUNDS: usize = 8;
 /// Rows of a ledger that are in memory, and removed by one write, at a time.
 const ROWS_PAGE: i32 = 256;
 
+/// Rows of a figure that are read at one moment.
+const WHOLE_PAGE: i32 = 20_000;
+
 type ScannedStock = (
     String,
     String,
+    Option<i64>,
     Option<i64>,
     Option<i64>,
     Option<i64>,
@@ -48,13 +52,18 @@ type ScannedKey = (String, Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, 
 #[derive(Debug)]
 pub(crate) struct Statements {
     stock: PreparedStatement,
+    whole_stock: PreparedStatement,
     keys: PreparedStatement,
     rows: PreparedStatement,
 }
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let stock = "product_id, geo_zone, on_hand, reserved, folded, updated_at, until, op_id, operation";
+        let stock =
+            "product_id, geo_zone, rev, on_hand, reserved, folded, updated_at, until, op_id, operation";
+        let whole = format!("SELECT {stock} FROM {{}} WHERE product_id = ? AND geo_zone = ?");
+        let mut whole_stock = cql.prepare(Table::Stock, Access::Read, &whole).await?;
+        whole_stock.set_page_size(WHOLE_PAGE);
         // Figures without any row are shown as a row of nothing, unless a bound of the rows is asked for.
         let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until >= ?";
@@ -63,6 +72,7 @@ impl Statements {
         rows.set_page_size(ROWS_PAGE);
         Ok(Self {
             stock: scan::prepare(cql, Table::Stock, stock).await?,
+            whole_stock,
             keys: scan::prepare(cql, Table::IdempotencyKeys, keys).await?,
             rows,
         })
@@ -73,10 +83,32 @@ impl CassandraStore {
     /// Every figure, with the sum of what came and went and the holds that are open.
     pub(crate) async fn export_stock(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, ScannedStock> = Scan::new(&self.cql, &self.transfer.stock);
-        while let Some(group) = rows.group(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).await? {
-            into.push(&read_stock(group)?)?;
+        while let Some(Group { mut rows, is_torn }) = rows.group(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).await? {
+            if is_torn && let Some((product_id, geo_zone, ..)) = rows.first() {
+                rows = self.whole_stock(product_id, geo_zone).await?;
+            }
+            into.push(&read_stock(rows)?)?;
         }
         Ok(())
+    }
+
+    /// A figure with all its rows, as they were at one moment.
+    async fn whole_stock(&self, product_id: &str, geo_zone: &str) -> Result<Vec<ScannedStock>> {
+        let rev = |row: Option<&ScannedStock>| row.and_then(|(_, _, rev, ..)| *rev);
+        for _ in 0..ROUNDS {
+            let mut whole = Vec::new();
+            let mut from = Some(PagingState::start());
+            while let Some(page) = from {
+                let asked = (product_id, geo_zone);
+                let (rows, next) = self.cql.page(&self.transfer.whole_stock, asked, page).await?;
+                whole.extend(rows);
+                from = next;
+            }
+            if rev(whole.first()) == rev(whole.last()) {
+                return Ok(whole);
+            }
+        }
+        Err(StoreError::Unavailable(format!("the stock of {product_id} changes too fast")))
     }
 
     /// Takes in the figures of another store in place of those here.
@@ -166,8 +198,11 @@ impl CassandraStore {
     /// Every order, with its events oldest first.
     pub(crate) async fn export_orders(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, OwnRow> = Scan::new(&self.cql, self.order_scan());
-        while let Some(group) = rows.group(|a, b| a.order_id == b.order_id).await? {
-            if let Some((order, events)) = read_scanned(group)? {
+        while let Some(Group { mut rows, is_torn }) = rows.group(|a, b| a.order_id == b.order_id).await? {
+            if is_torn && let Some(row) = rows.first() {
+                rows = self.order_rows(OrderId::new(row.order_id)).await?;
+            }
+            if let Some((order, events)) = read_scanned(rows)? {
                 into.push(&Record::Order { order, events })?;
             }
         }
@@ -180,7 +215,7 @@ fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
     let mut sum: Option<(ZoneStock, i64)> = None;
     let mut holds = Vec::new();
     for row in group {
-        let (product, zone, on_hand, reserved, folded, updated_at, until, op_id, operation) = row;
+        let (product, zone, _, on_hand, reserved, folded, updated_at, until, op_id, operation) = row;
         let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
         let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
         if sum.is_none() {

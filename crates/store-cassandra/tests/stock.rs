@@ -73,6 +73,50 @@ async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
     audited(&store).await;
 }
 
+/// The stock records of a store.
+async fn exported(store: &CassandraStore) -> Vec<(ZoneStock, Vec<Movement>)> {
+    let export = store.export().await.unwrap();
+    let records = export.page(mw_store::PageRequest::first(100)).await.unwrap().items;
+    let stock = |record| match record {
+        Record::Stock { stock, ledger } => Some((stock, ledger)),
+        _ => None,
+    };
+    records.into_iter().filter_map(stock).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_of_many_pages_is_exported_as_it_was_at_one_moment() {
+    let (store, _lease) = fresh().await;
+    stocked(&store, "hit", 2 * ROWS).await;
+    let mut holds = JoinSet::new();
+    for _ in 0..ROWS {
+        let store = std::sync::Arc::clone(&store);
+        holds.spawn(async move { store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.map(drop) });
+    }
+    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+
+    let selling = {
+        let store = std::sync::Arc::clone(&store);
+        tokio::spawn(async move {
+            loop {
+                let held = store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.unwrap().value;
+                store.release(held.reservation_id, NOW).await.unwrap();
+            }
+        })
+    };
+    for _ in 0..20 {
+        let stock = exported(&store).await;
+        let [(stock, ledger)] = &stock[..] else { panic!("{stock:?}") };
+        let sum =
+            |figure: fn(&Delta) -> i64| ledger.iter().map(|movement| figure(&movement.delta)).sum::<i64>();
+        let told = (sum(|delta| delta.on_hand), sum(|delta| delta.reserved));
+        let level = stock.level;
+        assert_eq!((level.on_hand.cast_signed(), level.reserved.cast_signed()), told);
+    }
+    assert!(!selling.is_finished(), "a sale failed");
+    selling.abort();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
     let (store, _lease) = fresh().await;
@@ -105,15 +149,7 @@ async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
     let checkpoint = Checkpoint { import: "again".to_owned(), done: 1 };
     store.import(vec![Record::Stock { stock, ledger }], checkpoint).await.unwrap();
     assert_eq!(level(&store, "old", NOW).await, imported);
-    let export = store.export().await.unwrap();
-    let records = export.page(mw_store::PageRequest::first(100)).await.unwrap().items;
-    let ledgers: Vec<usize> = records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Stock { ledger, .. } => Some(ledger.len()),
-            _ => None,
-        })
-        .collect();
+    let ledgers: Vec<usize> = exported(&store).await.iter().map(|(_, ledger)| ledger.len()).collect();
     assert_eq!(ledgers, [1], "something of the old ledger is left");
     audited(&store).await;
 }

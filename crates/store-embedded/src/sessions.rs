@@ -17,7 +17,7 @@ use crate::{EmbeddedStore, carts};
 impl Sessions for EmbeddedStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
         self.write(command.now, move |tx| {
-            let CreateSession { session, now, once } = command;
+            let CreateSession { session, now, once, .. } = command;
             once::run(tx, once, now, |tx| {
                 if read(tx, &session.session_id, now)?.is_some() {
                     return Err(Refusal::SessionBound.into());

@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use mw_domain::cart::CartLifetime;
 use mw_domain::session::SessionLifetime;
 use mw_domain::{Cart, CartId, MergeMode, Session, SessionId, Timestamp, UserId};
+use uuid::Uuid;
 
 use crate::{Done, Once, Page, PageRequest, Result};
 
 #[derive(Debug, Clone)]
 pub struct CreateSession {
     pub session: Session,
+    /// What the session's id was made of, where it came without one. Where two processes may do the same request at once,
+    /// the id is made of what they share instead.
+    pub made_of: Option<Uuid>,
     pub now: Timestamp,
     pub once: Option<Once>,
 }

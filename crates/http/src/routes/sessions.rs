@@ -25,11 +25,21 @@ pub(crate) async fn create(
     State(app): State<App>,
     KeyedOptional { once, mut body }: KeyedOptional<SessionBody>,
 ) -> Answer {
-    let session_id = body.session_id.take().unwrap_or_else(|| app.shop.ids.session());
+    let (session_id, made_of) = if let Some(session_id) = body.session_id.take() {
+        (session_id, None)
+    } else {
+        let uuid = app.shop.ids.unguessable();
+        (SessionId::made_of(uuid), Some(uuid))
+    };
     let now = app.shop.now();
     let session = body.session(session_id, now, now.plus_millis(app.shop.settings.sessions.ttl_ms));
     session.check().map_err(|invalid| Problem::field(&invalid.field, invalid.detail))?;
-    let done = app.shop.store.create_session(CreateSession { session, now, once }).await.or_problem(&app)?;
+    let done = app
+        .shop
+        .store
+        .create_session(CreateSession { session, made_of, now, once })
+        .await
+        .or_problem(&app)?;
     let view = SessionView::from(&done.value);
     answer::done(StatusCode::CREATED, done.replayed, view.size(), &view)
 }

@@ -87,15 +87,17 @@ impl CassandraStore {
             let own = user.active_at(*now);
             check_version(own, parties.expected_version)?;
             let Some(before) = guest.active_at(*now).filter(|stored| !stored.cart.lines.is_empty()) else {
-                return match guest.last_merge {
-                    // The user's cart may have been read before the lines of that merge came.
-                    Some(last) => {
-                        self.finish_found(&parties.guest, last).await?;
-                        let cart = self.active(&parties.user, *now).await?;
-                        Ok(Merged { cart, changes: Vec::new() })
-                    }
-                    None => Ok(Merged { cart: user.into_active(*now), changes: Vec::new() }),
+                let Some(last) = guest.last_merge else {
+                    return Ok(Merged { cart: user.into_active(*now), changes: Vec::new() });
                 };
+                match self.finish_found(&parties.guest, last).await? {
+                    // The user's cart may have been read before the lines of that merge came.
+                    Found::Merged => {
+                        let cart = self.active(&parties.user, *now).await?;
+                        return Ok(Merged { cart, changes: Vec::new() });
+                    }
+                    Found::GivenBack => continue,
+                }
             };
             if intent.is_none() {
                 let payload = encode_session(&parties.guest);
@@ -246,17 +248,19 @@ impl CassandraStore {
     }
 
     /// Finishes the merge that closed a guest's cart, if it is not finished.
-    async fn finish_found(&self, guest: &Owner, op_id: Uuid) -> Result<()> {
-        let Some(begun) = self.begun(guest, op_id).await? else { return Ok(()) };
-        if self.outcome_of(&begun.parties.user, op_id).await?.is_some() {
-            return Ok(());
+    async fn finish_found(&self, guest: &Owner, op_id: Uuid) -> Result<Found> {
+        // Its marker goes long after it is finished.
+        let Some(begun) = self.begun(guest, op_id).await? else { return Ok(Found::Merged) };
+        match self.outcome_of(&begun.parties.user, op_id).await? {
+            Some(outcome) if outcome != REFUSED => Ok(Found::Merged),
+            _ => self.finish_begun(op_id, &begun).await,
         }
-        self.finish_begun(op_id, &begun).await
     }
 
-    async fn finish_begun(&self, op_id: Uuid, begun: &Begun) -> Result<()> {
+    async fn finish_begun(&self, op_id: Uuid, begun: &Begun) -> Result<Found> {
         match self.decide(op_id, begun, None).await {
-            Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
+            Ok(_) => Ok(Found::Merged),
+            Err(StoreError::Refused(_)) => Ok(Found::GivenBack),
             Err(error) => Err(error),
         }
     }
@@ -264,11 +268,19 @@ impl CassandraStore {
     /// Finishes what a process left of a merge.
     pub(crate) async fn finish_merge(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
         let guest = decode_session(payload)?;
+        self.see_through(&guest).await?;
         match self.begun(&guest, op_id).await? {
-            Some(begun) => self.finish_begun(op_id, &begun).await,
-            None => Ok(()),
+            Some(begun) => self.finish_begun(op_id, &begun).await.map(drop),
+            None => self.intents.wait_for(op_id),
         }
     }
+}
+
+/// What became of a merge that somebody began.
+enum Found {
+    Merged,
+    /// The user's cart was not the expected one: the guest has the lines.
+    GivenBack,
 }
 
 /// Carts of a guest's partition as they become, and which of them is open.

@@ -77,6 +77,12 @@ impl CassandraStore {
         &self.orders.scan
     }
 
+    /// The rows of an order: it and its events, the newest first.
+    pub(crate) async fn order_rows(&self, order_id: OrderId) -> Result<Vec<OwnRow>> {
+        let asked = (slot_of(order_id), order_id.uuid(), EVENTS_MAX);
+        self.cql.rows(&self.orders.events, asked).await
+    }
+
     pub(crate) async fn order_status(&self, order_id: OrderId) -> Result<Option<OrderStatus>> {
         let asked = (slot_of(order_id), order_id.uuid());
         let row: Option<(Option<String>,)> = self.cql.first(&self.orders.read_status, asked).await?;
@@ -95,8 +101,7 @@ impl Orders for CassandraStore {
     }
 
     async fn order_events(&self, order_id: OrderId) -> Result<Option<Vec<OrderEvent>>> {
-        let asked = (slot_of(order_id), order_id.uuid(), EVENTS_MAX);
-        let rows: Vec<OwnRow> = self.cql.rows(&self.orders.events, asked).await?;
+        let rows = self.order_rows(order_id).await?;
         if rows.is_empty() {
             return Ok(None);
         }

@@ -2,7 +2,6 @@
 //! makes sure that they do.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::{Damaged, Reader, Writer};
@@ -32,9 +31,6 @@ const ROUNDS: usize = 16;
 /// Orders cancelled at once.
 const CANCELLED_AT_ONCE: usize = 32;
 
-/// A conditional write that was sent may be done this long after, by a node that stood still meanwhile.
-const ON_ITS_WAY: Duration = Duration::from_mins(1);
-
 /// What became of a step.
 enum Fate {
     Taken,
@@ -42,10 +38,6 @@ enum Fate {
     Lost,
     /// It is not there, and may still be on its way.
     Open,
-}
-
-fn unanswered(id: OrderId) -> StoreError {
-    StoreError::Ambiguous(format!("a step of order {id} was not answered"))
 }
 
 /// A step that one process is taking.
@@ -139,7 +131,9 @@ impl CassandraStore {
             Ok(Verdict::Unknown) => match self.step_fate(order.order_id, version(&next), mark).await {
                 Ok(Fate::Taken) => Ok(true),
                 Ok(Fate::Lost) => Ok(false),
-                Ok(Fate::Open) => Err(unanswered(order.order_id)),
+                Ok(Fate::Open) => {
+                    Err(StoreError::Ambiguous(format!("a step of order {} was not answered", order.order_id)))
+                }
                 Err(error) => Err(StoreError::Ambiguous(error.to_string())),
             },
             Err(error) => Err(error),
@@ -207,8 +201,8 @@ impl CassandraStore {
         let taken = decode(payload)?;
         match self.step_fate(taken.order_id, taken.version, mark).await? {
             Fate::Taken => {}
-            Fate::Open if self.intents.open_for(mark) < ON_ITS_WAY => return Err(unanswered(taken.order_id)),
-            Fate::Lost | Fate::Open => return Ok(()),
+            Fate::Open => return self.intents.wait_for(mark),
+            Fate::Lost => return Ok(()),
         }
         let Some((order, standing)) = self.placed(taken.order_id).await? else { return Ok(()) };
         self.follow(&order, &standing, taken.cause, order.updated_at).await

@@ -18,8 +18,10 @@ use crate::keeper::{Change, Place, StoredRow, read_row};
 use crate::ledger::END_OF_TIME;
 use crate::time::to_cql;
 
-/// What tells the id of a movement that is taken back from the id of the movement.
-const TAKEN_BACK: u128 = 1 << 64;
+/// The id of the movement that takes another back.
+const fn taken_back(op: Uuid) -> Uuid {
+    Uuid::from_u128(op.as_u128() ^ (1 << 64))
+}
 
 fn remember(imported: &Imported) -> Outcome {
     Outcome::Imported { product_id: imported.product_id.clone(), created: imported.created }
@@ -38,7 +40,9 @@ impl CassandraStore {
         let work = async |op, maybe_begun: bool| {
             let command = ImportProduct { op, ..command };
             command.product.check()?;
-            if !maybe_begun {
+            if maybe_begun {
+                self.check_not_taken_back(&command).await.map_err(half_done)?;
+            } else {
                 self.check_zones(&command).await?;
             }
             let intent = self.intents.begin(&self.cql, Kind::Import, op, encode(&command)).await?;
@@ -71,6 +75,22 @@ impl CassandraStore {
         Ok(())
     }
 
+    /// Somebody was refused in the middle of the same import and may not have taken all of it back: it stays refused.
+    async fn check_not_taken_back(&self, command: &ImportProduct) -> Result<()> {
+        for (zone, _) in &command.stock {
+            let place = place(command, zone);
+            if self.moved(&place, taken_back(command.op)).await?.is_none() {
+                continue;
+            }
+            self.take_back(command).await?;
+            let current = self.level_at(&place, Freshness::Full, command.now).await?;
+            let current =
+                current.ok_or_else(|| StoreError::Corrupt(format!("the stock of {}", place.product_id)))?;
+            return Err(Refusal::StockBelowReserved { current }.into());
+        }
+        Ok(())
+    }
+
     /// What has been done of it is found done. A refusal says that nothing of it is left.
     async fn import_steps(&self, command: &ImportProduct) -> Result<Imported> {
         let ImportProduct { product, op, now, .. } = command;
@@ -99,7 +119,7 @@ impl CassandraStore {
 
     /// Gives back the units that this import took away.
     async fn take_back(&self, command: &ImportProduct) -> Result<()> {
-        let op_id = Uuid::from_u128(command.op.as_u128() ^ TAKEN_BACK);
+        let op_id = taken_back(command.op);
         for (zone, _) in &command.stock {
             let place = place(command, zone);
             if let Some(units) = self.moved(&place, command.op).await? {
@@ -126,10 +146,13 @@ impl CassandraStore {
         }
         let card = self.card(&self.products.serial, &command.product.product_id).await?;
         if !is_begun && !card.is_some_and(|(_, guard)| guard.remembers(command.op)) {
-            return Ok(());
+            return self.intents.wait_for(command.op);
         }
         let (once, op, now) = (command.once.clone(), command.op, command.now);
-        let work = async |_, _| self.import_steps(&command).await;
+        let work = async |_, _| {
+            self.check_not_taken_back(&command).await?;
+            self.import_steps(&command).await
+        };
         match self.keyed(once.as_ref(), op, now, (remember, recall), work).await {
             Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
             Err(error) => Err(error),

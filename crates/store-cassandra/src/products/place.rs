@@ -43,30 +43,43 @@ pub(crate) fn prices_between(min: Money, max: Money) -> std::ops::RangeInclusive
     i32::from(Band::of(min).number())..=i32::from(Band::of(max).number())
 }
 
-/// What has to be known to list a card again after a change was left half done: the product, and the place it left.
-pub(crate) fn encode(product_id: &ProductId, left: Option<&Place>) -> Vec<u8> {
-    let mut writer = Writer::new(160);
-    writer.text(product_id.as_str());
-    writer.optional(left, |writer, place| {
-        writer.text(place.category.as_str());
-        writer.signed(i64::from(place.band));
-        writer.signed(place.price.as_minor());
-    });
-    writer.done()
+/// What has to be known to list a card again after a change was left half done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub(crate) product_id: ProductId,
+    /// Where the card was listed before.
+    pub(crate) left: Option<Place>,
+    /// The card's revision after the change.
+    pub(crate) rev: i64,
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<(ProductId, Option<Place>), Damaged> {
-    let mut reader = Reader::new(bytes, "intent of a product")?;
-    let product_id = reader.id(ProductId::parse)?;
-    let left = reader.optional(|reader| {
-        Ok(Place {
-            category: reader.id(Category::parse)?,
-            band: i32::try_from(reader.signed()?).map_err(|_| reader.damaged())?,
-            price: Money::from_minor(reader.signed()?),
-        })
-    })?;
-    reader.end()?;
-    Ok((product_id, left))
+impl Begun {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(160);
+        writer.text(self.product_id.as_str());
+        writer.optional(self.left.as_ref(), |writer, place| {
+            writer.text(place.category.as_str());
+            writer.signed(i64::from(place.band));
+            writer.signed(place.price.as_minor());
+        });
+        writer.signed(self.rev);
+        writer.done()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let mut reader = Reader::new(bytes, "intent of a product")?;
+        let product_id = reader.id(ProductId::parse)?;
+        let left = reader.optional(|reader| {
+            Ok(Place {
+                category: reader.id(Category::parse)?,
+                band: i32::try_from(reader.signed()?).map_err(|_| reader.damaged())?,
+                price: Money::from_minor(reader.signed()?),
+            })
+        })?;
+        let rev = reader.signed()?;
+        reader.end()?;
+        Ok(Self { product_id, left, rev })
+    }
 }
 
 #[cfg(test)]
@@ -90,9 +103,9 @@ mod tests {
                 category: Category::parse("Телефоны").unwrap(), band: 131, price: Money::from_minor(5)
             };
         for left in [None, Some(place)] {
-            let bytes = encode(&product_id, left.as_ref());
-            assert_eq!(decode(&bytes), Ok((product_id.clone(), left)));
+            let begun = Begun { product_id: product_id.clone(), left, rev: 7 };
+            assert_eq!(Begun::decode(&begun.encode()), Ok(begun));
         }
-        assert!(decode(&[1, 2, 3]).is_err());
+        assert!(Begun::decode(&[1, 2, 3]).is_err());
     }
 }

@@ -82,10 +82,13 @@ impl CassandraStore {
     /// Finishes what a process left of a login: where the session is the user's, the cart follows.
     pub(crate) async fn finish_login(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
         let (session_id, parties) = decode(payload)?;
+        // A change that a node has begun with comes to its end by this read.
+        let key = (session_id.as_str(),);
+        self.cql.first::<(Option<i64>, Option<Vec<Uuid>>)>(&self.sessions.look, key).await?;
         let session = self.read_session(&session_id).await?.session;
         let user_id = session.and_then(|session| session.user_id);
         if user_id.map(Owner::User).as_ref() != Some(&parties.user) {
-            return Ok(());
+            return self.intents.wait_for(op_id);
         }
         self.merge_under(op_id, true, &parties, None).await.map(drop)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mw_store::products::CategoryQuery;
 use mw_store::{Freshness, Orders, PageRequest, Products, Refusal, Stock, Upkeep};
 use mw_store_cassandra::{CassandraStore, Class, Options, Replication, Table};
-use mw_testkit::builders::{category, product_id, user_id};
+use mw_testkit::builders::{category, product_id, user, user_id};
 use mw_testkit::cassandra::{Cluster, ClusterOptions};
 use tokio::task::JoinSet;
 
@@ -117,7 +117,7 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_goes_on_without_it() {
     // Beyond the time in which the nodes and the driver take the lost one for dead.
     for round in 1.. {
         let started = Instant::now();
-        set_line(&second, "local", "of-second", round).await.unwrap();
+        set_line(&second, user("local"), "of-second", round).await.unwrap();
         assert_eq!(lines(&second, "local").await.unwrap(), [("of-second".to_owned(), round)]);
         let placed = second.place_order(order("local", &["of-second"])).await.unwrap().value;
         assert_eq!(second.order(placed.order_id).await.unwrap(), Some(placed));

@@ -1,11 +1,13 @@
 //! What the tests begin with: clusters of their own, a catalogue with stock, and commands in few words.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mw_domain::cart::CartLifetime;
-use mw_domain::{Cart, CartId, Demand, OrderId, Period, ReservationId, Timestamp, UserId};
+use mw_domain::{
+    Cart, CartId, Demand, OrderId, Owner, Period, ReservationId, Session, SessionId, Timestamp, UserId,
+};
 use mw_store::carts::SetLine;
 use mw_store::orders::{Basket, PlaceOrder};
 use mw_store::products::ImportProduct;
@@ -21,7 +23,7 @@ use uuid::Uuid;
 
 pub(crate) const NOW: Timestamp = FakeClock::START;
 pub(crate) const ZONE: &str = "msk";
-const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
+pub(crate) const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
 /// What is awaited comes in seconds; machines are slow at times.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(100);
@@ -93,12 +95,12 @@ pub(crate) async fn units(store: &CassandraStore, name: &str) -> Result<(u64, u6
 
 pub(crate) async fn set_line(
     store: &CassandraStore,
-    customer: &str,
+    owner: Owner,
     name: &str,
     quantity: u32,
 ) -> Result<Cart> {
     let command = SetLine {
-        owner: user(customer),
+        owner,
         product_id: product_id(name),
         quantity,
         new_cart_id: CartId::new(Uuid::now_v7()),
@@ -107,6 +109,22 @@ pub(crate) async fn set_line(
         now: NOW,
     };
     store.set_line(command).await
+}
+
+/// A session of somebody unknown.
+pub(crate) fn visit(session_id: SessionId) -> Session {
+    Session {
+        session_id,
+        user_id: None,
+        geo_zone: None,
+        ip: None,
+        user_agent: None,
+        device_type: None,
+        data: BTreeMap::new(),
+        created_at: NOW,
+        last_activity: NOW,
+        expires_at: NOW.plus_seconds(86_400),
+    }
 }
 
 /// An order of one unit of each.

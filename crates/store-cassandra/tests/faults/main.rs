@@ -4,6 +4,7 @@
 
 mod centres;
 mod given;
+mod left;
 mod nodes;
 mod processes;
 mod traffic;

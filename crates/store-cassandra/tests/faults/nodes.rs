@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mw_domain::{OrderId, ReservationId};
 use mw_store::{Freshness, Orders, Products, Result, Stock, StoreError, Upkeep};
 use mw_store_cassandra::{CassandraStore, Replication};
-use mw_testkit::builders::{product_id, user_id, zone};
+use mw_testkit::builders::{product_id, user, user_id, zone};
 use mw_testkit::cassandra::ClusterOptions;
 
 use crate::given::{
@@ -108,7 +108,7 @@ async fn without_a_quorum(store: &Arc<CassandraStore>) -> Refused {
     at_once("read a card", store.product(&product_id("plenty"), Freshness::Full)).await;
     at_once("read an order", store.order(refused.order_id)).await;
     at_once("list orders", listed(store, Some(&user_id(customer)))).await;
-    at_once("set a line", set_line(store, customer, "plenty", 1)).await;
+    at_once("set a line", set_line(store, user(customer), "plenty", 1)).await;
     at_once("order", store.place_order(command)).await;
     at_once("reserve", store.reserve(hold)).await;
     at_once("say that it is ready", store.ready()).await;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mw_domain::{OrderId, ReservationId};
 use mw_store::{Freshness, Orders, Products, Refusal, Result, Stock};
 use mw_store_cassandra::CassandraStore;
-use mw_testkit::builders::{product_id, user_id};
+use mw_testkit::builders::{product_id, user, user_id};
 use tokio::task::JoinSet;
 
 use crate::given::{NOW, PATIENCE, eventually, hold, lines, listed, order, set_line, units};
@@ -130,7 +130,7 @@ impl Told {
     async fn shop(&mut self, store: &CassandraStore, goods: Goods, round: usize) {
         let (name, quantity) = (format!("line-{}", round % LINES), u32::try_from(round % 90 + 1).unwrap());
         let customer = self.customer.clone();
-        if self.timed("set a line", set_line(store, &customer, &name, quantity)).await.is_some() {
+        if self.timed("set a line", set_line(store, user(&customer), &name, quantity)).await.is_some() {
             self.cart.insert(name, quantity);
         }
         if let Some(cart) = self.timed("read the cart", lines(store, &customer)).await

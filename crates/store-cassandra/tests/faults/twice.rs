@@ -1,12 +1,12 @@
-//! The same thing asked of two processes, and what a process that died was in the middle of: it counts once.
+//! The same thing asked of two processes, or again after its answer was lost: it counts once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mw_codec::Writer;
-use mw_domain::{OrderId, OrderStatus, ReservationId};
-use mw_store::orders::SetStatus;
+use mw_domain::{ReservationId, SessionId};
+use mw_store::sessions::CreateSession;
 use mw_store::stock::Reserve;
-use mw_store::{Orders, Refusal, Stock};
+use mw_store::{Orders, Refusal, Sessions, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Options, Table};
 use mw_testkit::builders::{demand, once};
@@ -15,7 +15,7 @@ use scylla::client::session::Session;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::given::{NOW, PATIENCE, alone, audited, eventually, hold, name, order, stocked};
+use crate::given::{NOW, alone, audited, hold, name, order, stocked, visit};
 
 /// Units on hand, and those promised to somebody; all explained by the ledger.
 async fn units(store: &CassandraStore) -> (u64, u64) {
@@ -118,57 +118,25 @@ async fn a_key_whose_reservation_was_given_up_is_refused_and_then_free() {
     assert_eq!(units(&store).await, (5, 5));
 }
 
-/// The intent of a step of a process that died, as `orders/status.rs` writes it: here to give units back.
-fn returning_step(id: OrderId, version: i64) -> Vec<u8> {
-    let mut writer = Writer::new(32);
-    writer.bytes(id.as_bytes());
-    writer.signed(version);
-    writer.byte(3);
-    writer.done()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_that_lost_is_not_followed_by_whoever_recovers_it() {
+async fn a_key_that_comes_to_two_processes_at_once_opens_one_session() {
+    const KEYS: usize = 40;
     let _turn = alone().await;
     let lease = Lease::empty().await;
-    let session = connect(lease.options()).await.unwrap();
-    let store = lease.open().await;
-    stocked(&store, "hit", 10).await;
-    let order_id = store.place_order(order("u", &["hit"])).await.unwrap().value.order_id;
-    for to in [OrderStatus::Paid, OrderStatus::Shipped] {
-        let command = SetStatus {
-            order_id,
-            of_user: None,
-            to,
-            note: None,
-            expected_version: None,
-            now: NOW,
-            once: None,
-        };
-        store.set_status(command).await.unwrap();
+    let stores = [lease.open().await, lease.open().await];
+    let mut asked = JoinSet::new();
+    for key in 0..KEYS {
+        for store in &stores {
+            let (store, made_of, key) = (Arc::clone(store), Uuid::new_v4(), format!("key-{key}"));
+            let session = visit(SessionId::made_of(made_of));
+            let once = Some(once(&key, &key, NOW));
+            let command = CreateSession { session, made_of: Some(made_of), now: NOW, once };
+            asked.spawn(async move { (key, store.create_session(command).await.unwrap().value.session_id) });
+        }
     }
-    assert_eq!(units(&store).await, (9, 0));
-
-    // A process that died wanted to cancel the paid order, and the other step was faster. Beside it lies what nobody can read.
-    let (dead, options) = (Uuid::new_v4(), lease.options());
-    let (intents, processes) = (name(options, Table::Intents), name(options, Table::Processes));
-    let intent =
-        format!("INSERT INTO {intents} (process, slot, op_id, kind, payload) VALUES (?, 0, ?, ?, ?)");
-    let damaged = Uuid::new_v4();
-    let lost = (dead, Uuid::new_v4(), "status", returning_step(order_id, 3));
-    session.query_unpaged(intent.as_str(), lost).await.unwrap();
-    session.query_unpaged(intent.as_str(), (dead, damaged, "status", vec![0_u8; 3])).await.unwrap();
-    let process = format!(
-        "INSERT INTO {processes} (part, process, beat, oldest_slot, newest_slot) VALUES (0, ?, 1, 0, 0)"
-    );
-    session.query_unpaged(process, (dead,)).await.unwrap();
-
-    let left = format!("SELECT op_id FROM {intents} WHERE process = ? AND slot = 0");
-    eventually("what can be finished is gone from beside what cannot", PATIENCE, async || {
-        let found = session.query_unpaged(left.as_str(), (dead,)).await.unwrap().into_rows_result().unwrap();
-        let found: Vec<(Uuid,)> = found.rows().unwrap().collect::<Result<_, _>>().unwrap();
-        (found == [(damaged,)]).then_some(())
-    })
-    .await;
-    assert_eq!(units(&store).await, (9, 0), "units came back that a parcel has");
+    let answers: BTreeSet<(String, SessionId)> = asked.join_all().await.into_iter().collect();
+    assert_eq!(answers.len(), KEYS, "one key is one session: {answers:?}");
+    for (_, session_id) in answers {
+        assert!(stores[0].session(&session_id, NOW).await.unwrap().is_some());
+    }
 }

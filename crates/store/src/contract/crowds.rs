@@ -370,7 +370,7 @@ pub(super) async fn one_of_those_who_create_a_session_wins(desk: Desk) {
             last_activity: at(0),
             expires_at: at(9),
         };
-        let command = crate::sessions::CreateSession { session, now: at(0), once: None };
+        let command = crate::sessions::CreateSession { session, now: at(0), made_of: None, once: None };
         desk.store.create_session(command).await
     })
     .await;

@@ -178,6 +178,7 @@ pub(super) async fn sessions_answer_a_key_again(desk: Desk) {
             last_activity: at(seconds),
             expires_at: at(seconds).plus_millis(SESSION_LIFETIME.ttl_ms),
         },
+        made_of: None,
         now: at(seconds),
         once: Some(once("create", 1, at(seconds))),
     };

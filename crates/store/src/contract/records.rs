@@ -48,7 +48,7 @@ async fn fill(desk: &Desk) {
         last_activity: at(0),
         expires_at: at(DAY),
     };
-    let command = CreateSession { session, now: at(0), once: None };
+    let command = CreateSession { session, now: at(0), made_of: None, once: None };
     desk.store.create_session(command).await.unwrap();
 }
 

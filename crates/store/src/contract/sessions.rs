@@ -28,7 +28,7 @@ fn new_session(name: &str, of_user: Option<&str>, now: Timestamp) -> Session {
 }
 
 fn creation(session: Session) -> CreateSession {
-    CreateSession { now: session.created_at, session, once: None }
+    CreateSession { now: session.created_at, session, made_of: None, once: None }
 }
 
 async fn create(desk: &Desk, name: &str, of_user: Option<&str>, now: Timestamp) -> Session {

@@ -263,7 +263,7 @@ impl World {
                     last_activity: now,
                     expires_at,
                 };
-                Step::CreateSession(CreateSession { session, now, once: self.once(3) })
+                Step::CreateSession(CreateSession { session, made_of: None, now, once: self.once(3) })
             }
             5..8 => {
                 let session_id = self.session();
