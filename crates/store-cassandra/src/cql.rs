@@ -1,7 +1,7 @@
 //! Statements as the nouns use them: prepared with the consistency of their table, executed with errors that tell what
 //! is known.
 //!
-//! - A read may be sent twice: a second copy goes to another node when the first is slow.
+//! - A read may be sent twice: a second copy goes to another node when the first is slower than is usual.
 //! - A plain write is idempotent by its construction and may be sent twice as well.
 //! - A conditional write is sent once, to the same replica of its key each time, and never repeated by the driver.
 
@@ -18,7 +18,7 @@ use scylla::errors::ExecutionError;
 use scylla::frame::response::result::ColumnSpec;
 use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
-use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
+use scylla::policies::speculative_execution::SpeculativeExecutionPolicy;
 use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::routing::Token;
@@ -27,9 +27,10 @@ use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency};
 
-use crate::outcome::{self, SECOND_COPY_AFTER, Trace, Verdict};
+use crate::outcome::{self, Trace, Verdict};
 use crate::policy::Policy;
 use crate::replicas::{SameReplica, quorums};
+use crate::second_copy::{self, SecondCopy};
 use crate::tables::Table;
 
 /// Attempts of a plain write, each on another node where one was lost.
@@ -96,6 +97,8 @@ pub(crate) struct Cql {
     prefix: String,
     policy: Policy,
     same_replica: Arc<SameReplica>,
+    read_copies: Arc<SecondCopy>,
+    write_copies: Arc<SecondCopy>,
     timeout: Duration,
 }
 
@@ -113,7 +116,15 @@ impl Cql {
         policy: Policy,
         timeout: Duration,
     ) -> Self {
-        Self { session, prefix, policy, same_replica: Arc::new(SameReplica::new(local_dc)), timeout }
+        Self {
+            session,
+            prefix,
+            policy,
+            same_replica: Arc::new(SameReplica::new(local_dc)),
+            read_copies: Arc::default(),
+            write_copies: Arc::default(),
+            timeout,
+        }
     }
 
     pub(crate) fn cluster_name(&self) -> String {
@@ -155,10 +166,9 @@ impl Cql {
 
     fn profile(&self, table: Table, access: Access) -> ExecutionProfileHandle {
         let rules = self.policy.of(table);
-        let second_copy = Arc::new(SimpleSpeculativeExecutionPolicy {
-            max_retry_count: 2,
-            retry_interval: SECOND_COPY_AFTER,
-        });
+        let copies = |of: &Arc<SecondCopy>| -> Option<Arc<dyn SpeculativeExecutionPolicy>> {
+            Some(Arc::clone(of) as _)
+        };
         let same_replica: Arc<dyn LoadBalancingPolicy> = Arc::clone(&self.same_replica) as _;
         let profile = ExecutionProfile::builder()
             .request_timeout(Some(self.timeout))
@@ -171,11 +181,11 @@ impl Cql {
             Access::Read => profile
                 .consistency(rules.read)
                 .retry_policy(Arc::new(DefaultRetryPolicy::new()))
-                .speculative_execution_policy(Some(second_copy)),
+                .speculative_execution_policy(copies(&self.read_copies)),
             Access::Showcase => profile
                 .consistency(rules.showcase)
                 .retry_policy(Arc::new(DefaultRetryPolicy::new()))
-                .speculative_execution_policy(Some(second_copy)),
+                .speculative_execution_policy(copies(&self.read_copies)),
             Access::Serial => profile.consistency(match rules.serial {
                 SerialConsistency::Serial => Consistency::Serial,
                 SerialConsistency::LocalSerial => Consistency::LocalSerial,
@@ -183,7 +193,7 @@ impl Cql {
             Access::Write => profile
                 .consistency(rules.write)
                 .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
-                .speculative_execution_policy(Some(second_copy)),
+                .speculative_execution_policy(copies(&self.write_copies)),
             Access::Cas => {
                 profile.consistency(rules.write).retry_policy(Arc::new(FallthroughRetryPolicy::new()))
             }
@@ -200,7 +210,9 @@ impl Cql {
     where
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
+        let started = Instant::now();
         let result = self.session.execute_unpaged(statement, values).await;
+        self.read_copies.took(started.elapsed());
         read_rows(result.map_err(|error| outcome::of_read(&error))?)
     }
 
@@ -225,7 +237,9 @@ impl Cql {
     where
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
+        let started = Instant::now();
         let page = self.session.execute_single_page(statement, values, from).await;
+        self.read_copies.took(started.elapsed());
         let (result, next) = page.map_err(|error| outcome::of_read(&error))?;
         let next = match next {
             PagingStateResponse::HasMorePages { state } => Some(state),
@@ -239,7 +253,9 @@ impl Cql {
         let mut attempts = Attempts::default();
         loop {
             let started = Instant::now();
-            let Err(error) = self.session.execute_unpaged(statement, &values).await else { return Ok(()) };
+            let written = self.session.execute_unpaged(statement, &values).await;
+            self.write_copies.took(started.elapsed());
+            let Err(error) = written else { return Ok(()) };
             attempts.failed(started, &error)?;
         }
     }
@@ -263,7 +279,9 @@ impl Cql {
                 let mut attempts = Attempts::default();
                 loop {
                     let started = Instant::now();
-                    let Err(error) = self.session.batch(&batch, rows).await else { return Ok(()) };
+                    let written = self.session.batch(&batch, rows).await;
+                    self.write_copies.took(started.elapsed());
+                    let Err(error) = written else { return Ok(()) };
                     attempts.failed(started, &error)?;
                 }
             }
@@ -342,7 +360,7 @@ impl Attempts {
     /// One more attempt failed: `Err` is the answer, `Ok` is to try again.
     fn failed(&mut self, started: Instant, error: &ExecutionError) -> Result<()> {
         self.count += 1;
-        let second_copy_was_sent = started.elapsed() >= SECOND_COPY_AFTER;
+        let second_copy_was_sent = started.elapsed() >= second_copy::EARLIEST;
         match outcome::trace(error) {
             Trace::Perhaps => self.worst = Trace::Perhaps,
             _ if second_copy_was_sent => self.worst = Trace::Perhaps,

@@ -29,6 +29,7 @@ mod replicas;
 mod reservations;
 mod scan;
 pub mod schema;
+mod second_copy;
 mod sessions;
 mod settings;
 mod stock;

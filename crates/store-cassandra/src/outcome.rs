@@ -1,7 +1,5 @@
 //! What is known after a statement failed: surely nothing was done, or maybe something was.
 
-use std::time::Duration;
-
 use mw_store::StoreError;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
@@ -85,7 +83,3 @@ pub(crate) fn is_of_node(error: &ExecutionError) -> bool {
         _ => false,
     }
 }
-
-/// A second copy of a statement is sent when the first has taken this long. A write that failed later than that may have
-/// been written by the other copy.
-pub(crate) const SECOND_COPY_AFTER: Duration = Duration::from_millis(250);
