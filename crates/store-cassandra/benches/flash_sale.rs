@@ -1,7 +1,8 @@
 //! A flash sale: a thousand buyers of one product, on the cluster that `MW_TEST_CASSANDRA` names, all in one run.
 //!
 //! Reservations, whole orders without and with a key, and the way without a keeper (a conditional write a buyer). All of it
-//! runs once unmeasured, since a JVM compiles what it has seen often. Rates are of this machine; what counts is their ratio.
+//! runs once unmeasured, since a JVM compiles what it has seen often; then each way begins with tables of its own that are
+//! empty. Rates are of this machine; what counts is their ratio.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and tells")]
 
 use std::sync::Arc;
@@ -25,11 +26,10 @@ use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
 const BUYERS: usize = 1_000;
-const WARM_UP: Duration = Duration::from_secs(20);
+const WARM_UP: Duration = Duration::from_secs(30);
 const SETTLED: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(10);
 const UNITS: u64 = 1_000_000_000;
-const PREFIX: &str = "mw_bench";
 
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -156,8 +156,8 @@ async fn report(name: &str, way: &Arc<impl Buy>) -> f64 {
 }
 
 /// The ways without a keeper, with the settings a careful program would have.
-async fn plain(session: &Arc<Session>) -> (Plain, PlainRow) {
-    let table = format!("{}.plain_stock", Class::Core.keyspace(PREFIX));
+async fn plain(Shop { session, prefix, .. }: &Shop) -> (Plain, PlainRow) {
+    let table = format!("{}.plain_stock", Class::Core.keyspace(prefix));
     let create = format!(
         "CREATE TABLE IF NOT EXISTS {table} (id text, op_id uuid, reserved int static, quantity int, \
          PRIMARY KEY ((id), op_id))"
@@ -177,70 +177,122 @@ async fn plain(session: &Arc<Session>) -> (Plain, PlainRow) {
     (Plain { session: Arc::clone(session), sell }, plain_row)
 }
 
+/// A shop with the product on keyspaces of its own, which are empty.
+struct Shop {
+    store: Arc<CassandraStore>,
+    session: Arc<Session>,
+    prefix: String,
+}
+
+impl Shop {
+    async fn open(name: &str) -> Self {
+        let shared = shared();
+        let points = shared.contact_points.iter().map(ToString::to_string).collect();
+        let mut options = Options::new(points, shared.local_dc);
+        options.keyspace = format!("mw_sale_{name}");
+        options.request_timeout = Duration::from_secs(10);
+        let session = Arc::new(connect(&options).await.unwrap());
+        options.schema().apply(&session, &|_| {}).await.unwrap();
+        let prefix = options.keyspace.clone();
+        clear(&session, &prefix).await;
+        let store = CassandraStore::open(options).await.unwrap();
+        let shop = Self { store, session, prefix };
+        let product = Product {
+            product_id: hit(),
+            name: "The hit".to_owned(),
+            category: mw_domain::Category::parse("hits").unwrap(),
+            price: Money::from_minor(19_990),
+            description: String::new(),
+            attributes: Attributes::default(),
+            created_at: now(),
+            updated_at: now(),
+        };
+        shop.store.put_product(product).await.unwrap();
+        let set = SetOnHand {
+            product_id: hit(),
+            geo_zone: zone(),
+            on_hand: UNITS,
+            expected_on_hand: None,
+            op: Uuid::new_v4(),
+            now: now(),
+        };
+        shop.store.set_on_hand(set).await.unwrap();
+        shop
+    }
+
+    fn holds(&self) -> Arc<Hold> {
+        Arc::new(Hold(Arc::clone(&self.store)))
+    }
+
+    fn orders(&self, is_keyed: bool) -> Arc<Order> {
+        Arc::new(Order { store: Arc::clone(&self.store), is_keyed })
+    }
+
+    /// Whether all figures are explained.
+    async fn audit(&self) {
+        let audit = self.store.audit(&|_| {}).await.unwrap();
+        let stock = self.store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap();
+        let level = stock.unwrap().level;
+        println!(
+            "  reserved {} of {}, drifts of the audit: {}",
+            level.reserved,
+            level.on_hand,
+            audit.drifts.len()
+        );
+    }
+
+    /// Leaves nothing that the nodes would be busy with.
+    async fn close(self) {
+        self.store.close().await;
+        clear(&self.session, &self.prefix).await;
+    }
+}
+
+async fn clear(session: &Session, prefix: &str) {
+    for table in Table::ALL {
+        let truncate = format!("TRUNCATE {}.{table}", table.class().keyspace(prefix));
+        session.query_unpaged(truncate, ()).await.unwrap();
+    }
+}
+
+/// Measures one way on a shop of its own.
+async fn alone<B: Buy>(name: &str, title: &str, way: impl AsyncFn(&Shop) -> Arc<B>) -> f64 {
+    let shop = Shop::open(name).await;
+    let rate = report(title, &way(&shop).await).await;
+    shop.audit().await;
+    shop.close().await;
+    rate
+}
+
 #[tokio::main]
 async fn main() {
-    let shared = shared();
-    let points = shared.contact_points.iter().map(ToString::to_string).collect();
-    let mut options = Options::new(points, shared.local_dc);
-    PREFIX.clone_into(&mut options.keyspace);
-    options.request_timeout = Duration::from_secs(10);
-    let session = Arc::new(connect(&options).await.unwrap());
-    options.schema().apply(&session, &|_| {}).await.unwrap();
-    for table in Table::ALL {
-        let name = format!("{}.{table}", table.class().keyspace(PREFIX));
-        session.query_unpaged(format!("TRUNCATE {name}"), ()).await.unwrap();
-    }
-    let store = CassandraStore::open(options).await.unwrap();
-    let product = Product {
-        product_id: hit(),
-        name: "The hit".to_owned(),
-        category: mw_domain::Category::parse("hits").unwrap(),
-        price: Money::from_minor(19_990),
-        description: String::new(),
-        attributes: Attributes::default(),
-        created_at: now(),
-        updated_at: now(),
-    };
-    store.put_product(product).await.unwrap();
-    let set = SetOnHand {
-        product_id: hit(),
-        geo_zone: zone(),
-        on_hand: UNITS,
-        expected_on_hand: None,
-        op: Uuid::new_v4(),
-        now: now(),
-    };
-    store.set_on_hand(set).await.unwrap();
-
-    let hold = Arc::new(Hold(Arc::clone(&store)));
-    let order = Arc::new(Order { store: Arc::clone(&store), is_keyed: false });
-    let keyed = Arc::new(Order { store: Arc::clone(&store), is_keyed: true });
-    let (plain, plain_row) = plain(&session).await;
-    let (plain, plain_row) = (Arc::new(plain), Arc::new(plain_row));
     println!("{BUYERS} buyers of one product, {} s each after a warm-up", MEASURED.as_secs());
+    let holds = async || alone("holds", "reservations", async |shop| shop.holds()).await;
+    let orders = async || alone("orders", "whole orders", async |shop| shop.orders(false)).await;
+    let keyed = async || alone("keyed", "whole orders with a key", async |shop| shop.orders(true)).await;
     // `cargo bench -- orders` runs one of them, for a profiler.
     match std::env::args().nth(1).as_deref() {
-        Some("reservations") => drop(report("reservations", &hold).await),
-        Some("orders") => drop(report("whole orders", &order).await),
-        Some("keyed-orders") => drop(report("whole orders with a key", &keyed).await),
+        Some("reservations") => drop(holds().await),
+        Some("orders") => drop(orders().await),
+        Some("keyed-orders") => drop(keyed().await),
         _ => {
-            measure(&hold, WARM_UP).await;
-            measure(&order, WARM_UP).await;
-            measure(&keyed, WARM_UP).await;
-            let together = report("reservations", &hold).await;
-            report("whole orders", &order).await;
-            report("whole orders with a key", &keyed).await;
-            let alone = report("a conditional write a buyer", &plain).await;
-            let with_row = report("the same with a row of its own", &plain_row).await;
+            let practice = Shop::open("practice").await;
+            measure(&practice.holds(), WARM_UP).await;
+            measure(&practice.orders(false), WARM_UP).await;
+            measure(&practice.orders(true), WARM_UP).await;
+            practice.close().await;
+            let together = holds().await;
+            orders().await;
+            keyed().await;
+            let figure = async |shop: &Shop| Arc::new(plain(shop).await.0);
+            let single = alone("plain", "a conditional write a buyer", figure).await;
+            let row = async |shop: &Shop| Arc::new(plain(shop).await.1);
+            let with_row = alone("row", "the same with a row of its own", row).await;
             println!(
                 "reservations are {:.0} times a conditional write a buyer, {:.0} times one with a row",
-                together / alone.max(0.1),
+                together / single.max(0.1),
                 together / with_row.max(0.1)
             );
         }
     }
-    let audit = store.audit(&|_| {}).await.unwrap();
-    let level = store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap().unwrap().level;
-    println!("reserved {} of {}, drifts of the audit: {}", level.reserved, level.on_hand, audit.drifts.len());
-    store.close().await;
 }

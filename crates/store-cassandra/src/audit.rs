@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::stock::Delta;
 use mw_domain::{GeoZone, Level, OrderId, OrderStatus, ProductId, ReservationId, ReservationStatus};
 use mw_store::stock::{Audit, Drift};
@@ -18,6 +19,8 @@ use crate::ledger::{END_OF_TIME, State};
 use crate::tables::Table;
 
 const PAGE: i32 = 1_000;
+/// Holders asked for at the same time.
+const AT_ONCE: usize = 32;
 
 /// A row of a partition with the figures that all its rows share.
 type AuditRow = (
@@ -77,14 +80,14 @@ impl CassandraStore {
         let mut from = PagingState::start();
         loop {
             let (rows, next) = self.cql.page::<AuditRow>(&self.audit.all, (), from).await?;
-            let mut holders = Holders::new();
+            let holders = self.holders_of(&rows).await?;
             for row in rows {
                 let is_same = current.as_ref().is_some_and(|sum| is_of(&row, &sum.place));
                 if !is_same && let Some(done) = current.take() {
                     self.close_figure(done, &mut audit).await?;
                     progress(audit.figures);
                 }
-                self.add(&mut current, row, &mut holders).await?;
+                add(&mut current, row, &holders)?;
             }
             let Some(next) = next else { break };
             from = next;
@@ -121,9 +124,9 @@ impl CassandraStore {
         loop {
             let values = (before.place.product_id.as_str(), before.place.geo_zone.as_str());
             let (rows, next) = self.cql.page::<AuditRow>(&self.audit.one, values, from).await?;
-            let mut holders = Holders::new();
+            let holders = self.holders_of(&rows).await?;
             for row in rows {
-                self.add(&mut current, row, &mut holders).await?;
+                add(&mut current, row, &holders)?;
             }
             let Some(next) = next else { break };
             from = next;
@@ -131,49 +134,63 @@ impl CassandraStore {
         Ok(current.unwrap_or(before))
     }
 
-    async fn add(&self, sum: &mut Option<Sum>, row: AuditRow, holders: &mut Holders) -> Result<()> {
-        let (product, zone, on_hand, reserved, folded, until, op_id, operation) = row;
-        let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
-        let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
-        if sum.is_none() {
-            let product_id = ProductId::parse(&product).map_err(|_| corrupt())?;
-            let geo_zone = GeoZone::parse(&zone).map_err(|_| corrupt())?;
-            *sum = Some(Sum {
-                place: Place { product_id, geo_zone },
-                recorded: Level { on_hand: units(on_hand)?, reserved: units(reserved)? },
-                ledger: Delta { on_hand: folded.unwrap_or_default(), reserved: 0 },
-                held: 0,
-                movements: u64::from(folded.unwrap_or_default() != 0),
-            });
+    /// Who holds units by these rows, and whether they have a right to them.
+    async fn holders_of(&self, rows: &[AuditRow]) -> Result<Holders> {
+        let mut held = HashMap::new();
+        for (.., until, op_id, operation) in rows {
+            let (Some(until), Some(op_id), Some(operation)) = (*until, *op_id, operation.clone()) else {
+                continue;
+            };
+            let row = operation.row(until, op_id)?;
+            if row.state == State::Held {
+                held.insert(op_id, row.until == END_OF_TIME);
+            }
         }
-        // A partition without rows is shown as one row of figures alone.
-        let (Some(sum), Some(until), Some(op_id), Some(operation)) = (sum, until, op_id, operation) else {
-            return Ok(());
-        };
-        let row = operation.row(until, op_id)?;
-        let effect = row.state.effect(row.quantity);
-        sum.movements += 1;
-        sum.ledger.on_hand += effect.on_hand;
-        sum.ledger.reserved += effect.reserved;
-        if row.state == State::Held && self.has_right(op_id, row.until == END_OF_TIME, holders).await? {
-            sum.held += u64::try_from(row.quantity).map_err(|_| corrupt())?;
-        }
-        Ok(())
+        let asked = held.into_iter().map(|(op_id, is_order)| async move {
+            Ok::<_, StoreError>((op_id, self.has_right(op_id, is_order).await?))
+        });
+        stream::iter(asked.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    async fn has_right(&self, op_id: Uuid, is_order: bool, holders: &mut Holders) -> Result<bool> {
-        if let Some(known) = holders.get(&op_id) {
-            return Ok(*known);
-        }
-        let has_right = if is_order {
+    async fn has_right(&self, op_id: Uuid, is_order: bool) -> Result<bool> {
+        Ok(if is_order {
             self.order_status(OrderId::new(op_id)).await? == Some(OrderStatus::Created)
         } else {
             let reservation = self.stored_reservation(ReservationId::new(op_id)).await?;
             reservation.is_some_and(|reservation| reservation.status == ReservationStatus::Held)
-        };
-        holders.insert(op_id, has_right);
-        Ok(has_right)
+        })
     }
+}
+
+/// Adds a row to the sum of its figure.
+fn add(sum: &mut Option<Sum>, row: AuditRow, holders: &Holders) -> Result<()> {
+    let (product, zone, on_hand, reserved, folded, until, op_id, operation) = row;
+    let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
+    let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
+    if sum.is_none() {
+        let product_id = ProductId::parse(&product).map_err(|_| corrupt())?;
+        let geo_zone = GeoZone::parse(&zone).map_err(|_| corrupt())?;
+        *sum = Some(Sum {
+            place: Place { product_id, geo_zone },
+            recorded: Level { on_hand: units(on_hand)?, reserved: units(reserved)? },
+            ledger: Delta { on_hand: folded.unwrap_or_default(), reserved: 0 },
+            held: 0,
+            movements: u64::from(folded.unwrap_or_default() != 0),
+        });
+    }
+    // A partition without rows is shown as one row of figures alone.
+    let (Some(sum), Some(until), Some(op_id), Some(operation)) = (sum, until, op_id, operation) else {
+        return Ok(());
+    };
+    let row = operation.row(until, op_id)?;
+    let effect = row.state.effect(row.quantity);
+    sum.movements += 1;
+    sum.ledger.on_hand += effect.on_hand;
+    sum.ledger.reserved += effect.reserved;
+    if row.state == State::Held && holders.get(&op_id).is_some_and(|has_right| *has_right) {
+        sum.held += u64::try_from(row.quantity).map_err(|_| corrupt())?;
+    }
+    Ok(())
 }
 
 fn is_of(row: &AuditRow, place: &Place) -> bool {

@@ -1,17 +1,23 @@
 //! What has to be looked at when its time comes: payment windows and holds.
 //!
+//! A row names one order or reservation and speaks for all of its partition that have the same second: of a crowd that
+//! comes in one moment one writes a row, and whoever looks at it looks at the whole partition.
+//!
 //! Rows lie in partitions by minute and shard, and a small table says which minutes have any, so that nobody ever scans.
 //! Every process may work on every row: what a row leads to is decided by a conditional write elsewhere. To save work
 //! the shards are divided among the processes that live; a row that is overdue is anybody's.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use mw_domain::Timestamp;
-use mw_store::Result;
+use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cql::{Access, Cql};
@@ -27,8 +33,13 @@ const CLOSED_AFTER_MS: i64 = 60_000;
 const OVERDUE_MS: i64 = 3_000;
 /// Minutes looked at in one round.
 const SLOTS_MAX: i32 = 64;
-/// Minutes that this process remembers to have announced.
-const ANNOUNCED_MAX: usize = 10_000;
+/// Minutes that this process remembers to have announced, and partitions that it remembers to have a row.
+const REMEMBERED_MAX: usize = 10_000;
+/// One row is enough for many if its time is so far away that none of them can be late. Nobody is on the way for longer.
+const SHARED_BEFORE_MS: i64 = 60_000;
+/// And whoever was on the way for longer than this writes one of its own.
+const SHARED_FOR: Duration = Duration::from_secs(30);
+const SECOND_MS: i64 = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Queue {
@@ -57,6 +68,8 @@ pub(crate) struct DueRow {
 }
 
 type SlotKey = (Queue, i64, i32);
+/// A partition, and when it is to be looked at.
+type SharedKey = (Queue, i64, Timestamp);
 
 #[derive(Debug)]
 pub(crate) struct Due {
@@ -68,6 +81,8 @@ pub(crate) struct Due {
     slots: PreparedStatement,
     forget_slot: PreparedStatement,
     announced: Mutex<HashSet<SlotKey>>,
+    /// Partitions that have a row, and its time: whoever comes while it is being written waits for it.
+    spoken_for: Mutex<HashMap<SharedKey, Arc<OnceCell<Instant>>>>,
     /// Which of the living processes this is, and how many there are.
     rank: AtomicU32,
     processes: AtomicU32,
@@ -96,6 +111,7 @@ impl Due {
                 .prepare(slots, Access::Write, "DELETE FROM {} WHERE queue = ? AND shard = ? AND slot = ?")
                 .await?,
             announced: Mutex::default(),
+            spoken_for: Mutex::default(),
             rank: AtomicU32::new(0),
             processes: AtomicU32::new(1),
         })
@@ -113,18 +129,49 @@ impl Due {
             == self.rank.load(Ordering::Relaxed) % processes.min(SHARDS.cast_unsigned())
     }
 
-    /// Adds a row to be looked at from `due_at` on.
+    /// Makes sure that the partition of `id` is looked at from `due_at` on.
     pub(crate) async fn add(
         &self,
         cql: &Arc<Cql>,
         queue: Queue,
         due_at: Timestamp,
-        id: Uuid,
+        (partition, id): (i64, Uuid),
+        now: Timestamp,
+    ) -> Result<()> {
+        let due_at = whole_second(due_at);
+        if due_at >= now.plus_millis(SHARED_BEFORE_MS) {
+            let row = self.shared_row((queue, partition, due_at));
+            let write = async || {
+                self.add_row(cql, queue, due_at, (partition, id), now).await?;
+                Ok::<_, StoreError>(Instant::now())
+            };
+            let written = row.get_or_try_init(write).await?;
+            if written.elapsed() < SHARED_FOR {
+                return Ok(());
+            }
+        }
+        self.add_row(cql, queue, due_at, (partition, id), now).await
+    }
+
+    fn shared_row(&self, key: SharedKey) -> Arc<OnceCell<Instant>> {
+        let mut rows = self.spoken_for.lock().unwrap_or_else(PoisonError::into_inner);
+        if rows.len() >= REMEMBERED_MAX {
+            rows.clear();
+        }
+        Arc::clone(rows.entry(key).or_default())
+    }
+
+    async fn add_row(
+        &self,
+        cql: &Arc<Cql>,
+        queue: Queue,
+        due_at: Timestamp,
+        (partition, id): (i64, Uuid),
         now: Timestamp,
     ) -> Result<()> {
         // A minute of the past may be closed already, so what is late goes into the present one.
         let slot = slot_of(due_at).max(slot_of(now));
-        let shard = shard_of(id);
+        let shard = shard_of(partition);
         let key = (queue, slot, shard);
         let is_announced = {
             let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +180,7 @@ impl Due {
         if !is_announced {
             cql.write(&self.announce, (queue.name(), shard, slot)).await?;
             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
-            if announced.len() >= ANNOUNCED_MAX {
+            if announced.len() >= REMEMBERED_MAX {
                 announced.clear();
             }
             announced.insert(key);
@@ -147,9 +194,10 @@ impl Due {
         cql: &Arc<Cql>,
         queue: Queue,
         due_at: Timestamp,
-        id: Uuid,
+        (partition, id): (i64, Uuid),
     ) -> Result<()> {
-        let (slot, shard) = (slot_of(due_at), shard_of(id));
+        let due_at = whole_second(due_at);
+        let (slot, shard) = (slot_of(due_at), shard_of(partition));
         let row = (queue.name(), slot, shard, to_cql(due_at), id);
         self.insert.write(cql, (queue, slot, shard), row).await?;
         // After the row, so that nobody finds the minute empty and closes it again.
@@ -199,11 +247,46 @@ impl Due {
         cql.write(&self.forget_slot, (queue.name(), shard, slot)).await
     }
 
-    /// A row has been seen to.
-    pub(crate) async fn done(&self, cql: &Arc<Cql>, queue: Queue, row: DueRow) -> Result<()> {
-        let values = (queue.name(), row.slot, row.shard, to_cql(row.due_at), row.id);
-        self.delete.write(cql, (queue, row.slot, row.shard), values).await
+    /// Rows have been seen to.
+    pub(crate) async fn done(&self, cql: &Arc<Cql>, queue: Queue, rows: &[DueRow]) -> Result<()> {
+        let deletes = rows.iter().map(|row| {
+            let values = (queue.name(), row.slot, row.shard, to_cql(row.due_at), row.id);
+            self.delete.write(cql, (queue, row.slot, row.shard), values)
+        });
+        try_join_all(deletes).await.map(drop)
     }
+}
+
+/// Rows by the partition that they stand for.
+pub(crate) fn by_partition(rows: Vec<DueRow>, partition: impl Fn(Uuid) -> i64) -> BTreeMap<i64, Vec<DueRow>> {
+    let mut found: BTreeMap<i64, Vec<DueRow>> = BTreeMap::new();
+    for row in rows {
+        found.entry(partition(row.id)).or_default().push(row);
+    }
+    found
+}
+
+/// How much may still be done of what was asked for.
+pub(crate) struct Left(AtomicUsize);
+
+impl Left {
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self(AtomicUsize::new(limit))
+    }
+
+    /// Takes so many of it, or as many as there are.
+    pub(crate) fn take(&self, wanted: usize) -> usize {
+        let before = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(wanted)));
+        before.unwrap_or_default().min(wanted)
+    }
+}
+
+/// The first whole second that is not before.
+fn whole_second(at: Timestamp) -> Timestamp {
+    let seconds = at.as_millis().saturating_add(SECOND_MS - 1).div_euclid(SECOND_MS);
+    Timestamp::from_millis(seconds.saturating_mul(SECOND_MS))
 }
 
 fn is_overdue(row: &DueRow, now: Timestamp) -> bool {
@@ -214,7 +297,28 @@ const fn slot_of(at: Timestamp) -> i64 {
     at.as_millis().div_euclid(SLOT_MS)
 }
 
-fn shard_of(id: Uuid) -> i32 {
-    let sum: u32 = id.as_bytes().iter().map(|byte| u32::from(*byte)).sum();
-    i32::try_from(sum % SHARDS.cast_unsigned()).unwrap_or_default()
+/// All rows of a partition are in one shard, so that one process walks it.
+fn shard_of(partition: i64) -> i32 {
+    i32::try_from(partition.rem_euclid(i64::from(SHARDS))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_seconds_are_never_before() {
+        let whole = |ms| whole_second(Timestamp::from_millis(ms)).as_millis();
+        assert_eq!(
+            [0, 1, 999, 1_000, 1_001, -1, -1_000].map(whole),
+            [0, 1_000, 1_000, 1_000, 2_000, 0, -1_000]
+        );
+        assert_eq!(whole(i64::MAX), i64::MAX / 1_000 * 1_000);
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        let left = Left::new(5);
+        assert_eq!([3, 4, 1, 0].map(|wanted| left.take(wanted)), [3, 2, 0, 0]);
+    }
 }

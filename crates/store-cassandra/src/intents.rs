@@ -67,15 +67,25 @@ pub(crate) struct Intent {
     pub(crate) op_id: Uuid,
     pub(crate) payload: Vec<u8>,
     slot: i64,
+    /// Its row may not be there, and nothing of it was done.
+    is_void: bool,
     /// Where it is left when it is dropped; `None` where there is nothing to leave.
     home: Option<Arc<Mutex<State>>>,
+}
+
+impl Intent {
+    /// Nothing is to be done of it but to remove it.
+    pub(crate) const fn is_void(&self) -> bool {
+        self.is_void
+    }
 }
 
 impl Drop for Intent {
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         let payload = std::mem::take(&mut self.payload);
-        let left = Self { kind: self.kind, op_id: self.op_id, payload, slot: self.slot, home: None };
+        let Self { kind, op_id, slot, is_void, .. } = *self;
+        let left = Self { kind, op_id, payload, slot, is_void, home: None };
         lock(&home).left.push((Instant::now(), left));
     }
 }
@@ -177,7 +187,8 @@ impl Intents {
             *state.open.entry(slot).or_default() += 1;
             slot <= state.announced
         };
-        let intent = Intent { kind, op_id, payload, slot, home: Some(Arc::clone(&self.state)) };
+        let home = Some(Arc::clone(&self.state));
+        let mut intent = Intent { kind, op_id, payload, slot, is_void: false, home };
         if !is_announced && let Err(error) = self.beat(cql).await {
             self.close(intent);
             return Err(surely_not(error));
@@ -187,6 +198,7 @@ impl Intents {
             Ok(()) => Ok(intent),
             Err(error) => {
                 // It may lie there all the same: whoever reads it finds that nothing was begun.
+                intent.is_void = true;
                 self.leave(intent);
                 Err(surely_not(error))
             }
@@ -327,7 +339,7 @@ impl Intents {
             let (Some(kind), Some(payload)) = (kind, payload) else {
                 return Err(StoreError::Corrupt(format!("an intent of {op_id}")));
             };
-            intents.push(Intent { kind, op_id, payload, slot, home: None });
+            intents.push(Intent { kind, op_id, payload, slot, is_void: false, home: None });
         }
         Ok((intents, next))
     }

@@ -116,7 +116,8 @@ impl CassandraStore {
     }
 
     async fn finish_left(&self, intent: Intent) {
-        match self.finish(&intent).await {
+        let finished = if intent.is_void() { Ok(()) } else { self.finish(&intent).await };
+        match finished {
             Ok(()) => self.intents.end(&self.cql, intent).await,
             Err(error) => {
                 tracing::debug!(%error, kind = ?intent.kind, "finish what was left");

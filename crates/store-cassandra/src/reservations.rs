@@ -15,6 +15,7 @@ use mw_store::once::Outcome;
 use mw_store::records::Record;
 use mw_store::stock::Reserve;
 use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
+use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 use scylla::{DeserializeValue, SerializeValue};
@@ -22,7 +23,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::due::Queue;
+use crate::due::{Left, Queue, by_partition};
 use crate::gather::Gather;
 use crate::keeper::{Answer, Change, Place};
 use crate::ledger::{End, State};
@@ -33,8 +34,11 @@ use crate::stock::AT_ONCE;
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql, ttl_seconds};
 
-/// Reservations settled at once.
-const SETTLED_AT_ONCE: usize = 32;
+/// Slots whose reservations are settled at once, and reservations of one of them: a keeper takes those of a product together.
+const SLOTS_AT_ONCE: usize = 8;
+const SETTLED_AT_ONCE: usize = 128;
+/// Reservations of a slot that are read at a time.
+const SLOT_PAGE: i32 = 500;
 
 /// What stands in `status` of a reservation that could not get its units.
 const VOID: &str = "void";
@@ -62,6 +66,7 @@ pub(crate) struct Statements {
     open: Gather<i64, OpenRow>,
     close: Gather<i64, (i32, &'static str, i64, Uuid)>,
     read: PreparedStatement,
+    of_slot: PreparedStatement,
     scan: PreparedStatement,
 }
 
@@ -74,10 +79,14 @@ impl Statements {
         let close =
             "UPDATE {} USING TIMESTAMP 2 AND TTL ? SET status = ? WHERE slot = ? AND reservation_id = ?";
         let read = format!("SELECT {columns} FROM {{}} WHERE slot = ? AND reservation_id = ?");
+        let of_slot = format!("SELECT {columns} FROM {{}} WHERE slot = ?");
+        let mut of_slot = cql.prepare(table, Access::Read, &of_slot).await?;
+        of_slot.set_page_size(SLOT_PAGE);
         Ok(Self {
             open: Gather::new(cql.prepare(table, Access::Write, open).await?),
             close: Gather::new(cql.prepare(table, Access::Write, close).await?),
             read: cql.prepare(table, Access::Read, &read).await?,
+            of_slot,
             scan: scan::prepare(cql, table, columns).await?,
         })
     }
@@ -244,7 +253,8 @@ impl CassandraStore {
             let change = Change::Move { op_id, until };
             self.keepers.ask(&self.cql, &place, change, reservation.created_at).await?;
         }
-        self.due.add_late(&self.cql, Queue::Hold, until, op_id).await
+        let place = (slot_of(reservation.reservation_id), op_id);
+        self.due.add_late(&self.cql, Queue::Hold, until, place).await
     }
 
     /// Every reservation.
@@ -262,7 +272,7 @@ impl CassandraStore {
         let (expires_at, id) = (reservation.expires_at, reservation.reservation_id.uuid());
         let (row, due) = tokio::join!(
             self.open_row(reservation, now),
-            self.due.add(&self.cql, Queue::Hold, expires_at, id, now),
+            self.due.add(&self.cql, Queue::Hold, expires_at, (slot_of(reservation.reservation_id), id), now),
         );
         row.and(due).map_err(nothing_held)
     }
@@ -469,18 +479,49 @@ impl CassandraStore {
 
     pub(crate) async fn settle_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
         let rows = self.due.rows(&self.cql, Queue::Hold, now, limit).await?;
-        let settled = rows.into_iter().map(|row| async move {
-            let stored = self.stored_reservation(ReservationId::new(row.id)).await?;
-            let is_settled = match stored {
-                Some(reservation) => self.expire_reservation(&reservation, now).await?,
-                None => false,
-            };
-            self.due.done(&self.cql, Queue::Hold, row).await?;
-            Ok::<_, StoreError>(usize::from(is_settled))
+        let left = &Left::new(limit);
+        let slots = by_partition(rows, |id| slot_of(ReservationId::new(id)));
+        let settled = slots.into_iter().map(|(slot, rows)| async move {
+            let (count, is_done) = self.settle_slot(slot, now, left).await?;
+            if is_done {
+                self.due.done(&self.cql, Queue::Hold, &rows).await?;
+            }
+            Ok::<_, StoreError>(count)
         });
         let counts: Vec<usize> =
-            stream::iter(settled.collect::<Vec<_>>()).buffer_unordered(SETTLED_AT_ONCE).try_collect().await?;
+            stream::iter(settled.collect::<Vec<_>>()).buffer_unordered(SLOTS_AT_ONCE).try_collect().await?;
         Ok(counts.into_iter().sum())
+    }
+
+    /// Settles those of one slot whose time is over; answers how many, and whether that is all of them.
+    async fn settle_slot(&self, slot: i64, now: Timestamp, left: &Left) -> Result<(usize, bool)> {
+        let mut count = 0;
+        let mut from = PagingState::start();
+        loop {
+            let (rows, next) =
+                self.cql.page::<StoredReservation>(&self.reservations.of_slot, (slot,), from).await?;
+            let mut over = Vec::new();
+            for row in rows {
+                let open = read_reservation(row)?.and_then(Row::open);
+                let is_over = |it: &Reservation| it.status == ReservationStatus::Held && now >= it.expires_at;
+                over.extend(open.filter(is_over));
+            }
+            let (wanted, taken) = (over.len(), left.take(over.len()));
+            let ends = over
+                .into_iter()
+                .take(taken)
+                .map(|reservation| async move { self.expire_reservation(&reservation, now).await });
+            let ends: Vec<bool> = stream::iter(ends.collect::<Vec<_>>())
+                .buffer_unordered(SETTLED_AT_ONCE)
+                .try_collect()
+                .await?;
+            count += ends.into_iter().filter(|is_settled| *is_settled).count();
+            match next {
+                _ if taken < wanted => return Ok((count, false)),
+                Some(next) => from = next,
+                None => return Ok((count, true)),
+            }
+        }
     }
 }
 

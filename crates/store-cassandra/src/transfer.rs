@@ -2,6 +2,7 @@
 //! open.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mw_domain::stock::{Cause, Delta, Movement};
 use mw_domain::{
@@ -18,7 +19,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::{Answer, Change, Operation, Place, Replacement, StoredRow, read_row};
+use crate::keeper::{Answer, Change, FIGURES, FigureRow, Operation, Place, Replacement, StoredRow, read_row};
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
 use crate::orders::{OwnRow, read_scanned};
 use crate::records::Spool;
@@ -27,12 +28,14 @@ use crate::tables::Table;
 use crate::time::{from_cql, to_cql};
 
 /// How often a partition that changes meanwhile is read again.
-const ROUNDS: usize = 8;
+const ROUNDS: u32 = 8;
 /// Rows of a ledger that are in memory, and removed by one write, at a time.
 const ROWS_PAGE: i32 = 256;
 
 /// Rows of a figure that are read at one moment.
-const WHOLE_PAGE: i32 = 20_000;
+const WHOLE_PAGE: i32 = 50_000;
+/// Before a figure is read again, the longer the more often.
+const PAUSE: Duration = Duration::from_millis(50);
 
 type ScannedStock = (
     String,
@@ -53,6 +56,7 @@ type ScannedKey = (String, Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, 
 pub(crate) struct Statements {
     stock: PreparedStatement,
     whole_stock: PreparedStatement,
+    figures: PreparedStatement,
     keys: PreparedStatement,
     rows: PreparedStatement,
 }
@@ -73,6 +77,7 @@ impl Statements {
         Ok(Self {
             stock: scan::prepare(cql, Table::Stock, stock).await?,
             whole_stock,
+            figures: cql.prepare(Table::Stock, Access::Read, FIGURES).await?,
             keys: scan::prepare(cql, Table::IdempotencyKeys, keys).await?,
             rows,
         })
@@ -94,21 +99,29 @@ impl CassandraStore {
 
     /// A figure with all its rows, as they were at one moment.
     async fn whole_stock(&self, product_id: &str, geo_zone: &str) -> Result<Vec<ScannedStock>> {
-        let rev = |row: Option<&ScannedStock>| row.and_then(|(_, _, rev, ..)| *rev);
-        for _ in 0..ROUNDS {
-            let mut whole = Vec::new();
+        for round in 1..=ROUNDS {
+            let asked = (product_id, geo_zone);
+            let (mut whole, mut pages) = (Vec::new(), 0_u32);
             let mut from = Some(PagingState::start());
             while let Some(page) = from {
-                let asked = (product_id, geo_zone);
                 let (rows, next) = self.cql.page(&self.transfer.whole_stock, asked, page).await?;
                 whole.extend(rows);
+                pages += 1;
                 from = next;
             }
-            if rev(whole.first()) == rev(whole.last()) {
+            if pages == 1 {
                 return Ok(whole);
             }
+            let figures: Option<FigureRow> = self.cql.first(&self.transfer.figures, asked).await?;
+            let rev = whole.first().and_then(|(_, _, rev, ..): &ScannedStock| *rev);
+            if figures.and_then(|(now, ..)| now) == rev {
+                return Ok(whole);
+            }
+            tokio::time::sleep(PAUSE * round).await;
         }
-        Err(StoreError::Unavailable(format!("the stock of {product_id} changes too fast")))
+        Err(StoreError::Unavailable(format!(
+            "the stock of {product_id} in {geo_zone} is sold too fast to be exported: try again in a calmer hour"
+        )))
     }
 
     /// Takes in the figures of another store in place of those here.

@@ -8,7 +8,8 @@ use mw_store::products::ImportProduct;
 use mw_store::records::{Checkpoint, Record, Records};
 use mw_store::stock::{Adjust, Reserve};
 use mw_store::{Freshness, Products, Stock};
-use mw_store_cassandra::CassandraStore;
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::{CassandraStore, Table};
 use mw_testkit::FakeClock;
 use mw_testkit::builders::{demand, product, product_id, zone};
 use mw_testkit::cassandra::fresh;
@@ -70,6 +71,40 @@ async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
     let everything = hold("hit", u32::try_from(ROWS).unwrap(), later.plus_seconds(60), later);
     store.reserve(everything).await.unwrap();
     assert_eq!(level(&store, "hit", later).await, Level { on_hand: ROWS, reserved: ROWS });
+    audited(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_holds_shares_rows_of_the_queue_and_all_of_them_end() {
+    const HOLDS: usize = 400;
+    const AT_A_TIME: usize = 150;
+    let (store, lease) = fresh().await;
+    let session = connect(lease.options()).await.unwrap();
+    stocked(&store, "hit", 1_000).await;
+    let ends = NOW.plus_seconds(900);
+    let mut holds = JoinSet::new();
+    for _ in 0..HOLDS {
+        let store = std::sync::Arc::clone(&store);
+        holds.spawn(async move { store.reserve(hold("hit", 1, ends, NOW)).await.map(drop) });
+    }
+    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+
+    let table = format!("{}.{}", Table::Due.class().keyspace(&lease.options().keyspace), Table::Due);
+    let queued = async || {
+        let found = session.query_unpaged(format!("SELECT id FROM {table}"), ()).await.unwrap();
+        found.into_rows_result().unwrap().rows_num()
+    };
+    let rows = queued().await;
+    assert!((1..HOLDS / 2).contains(&rows), "{rows} rows for {HOLDS} holds");
+    assert_eq!(store.settle_expired(ends.plus_seconds(-1), HOLDS).await, Ok(0));
+    let mut settled = Vec::new();
+    while settled.iter().sum::<usize>() < HOLDS {
+        let count = store.settle_expired(ends, AT_A_TIME).await.unwrap();
+        assert!((1..=AT_A_TIME).contains(&count), "{count} after {settled:?}");
+        settled.push(count);
+    }
+    assert_eq!(store.settle_expired(ends, AT_A_TIME).await, Ok(0));
+    assert_eq!((queued().await, level(&store, "hit", NOW).await.reserved), (0, 0));
     audited(&store).await;
 }
 

@@ -268,11 +268,15 @@ impl CassandraStore {
     /// Finishes what a process left of a merge.
     pub(crate) async fn finish_merge(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
         let guest = decode_session(payload)?;
-        self.see_through(&guest).await?;
-        match self.begun(&guest, op_id).await? {
-            Some(begun) => self.finish_begun(op_id, &begun).await.map(drop),
-            None => self.intents.wait_for(op_id),
-        }
+        if self.finish_closed(&guest, op_id).await? { Ok(()) } else { self.intents.wait_for(op_id) }
+    }
+
+    /// Finishes a merge if it has closed the guest's cart; answers whether it has.
+    pub(crate) async fn finish_closed(&self, guest: &Owner, op_id: Uuid) -> Result<bool> {
+        self.see_through(guest).await?;
+        let Some(begun) = self.begun(guest, op_id).await? else { return Ok(false) };
+        self.finish_begun(op_id, &begun).await?;
+        Ok(true)
     }
 }
 

@@ -22,6 +22,8 @@ use rows::{Standing, Writes, slot_of};
 
 /// An order has at most six events; more would not be an order.
 const EVENTS_MAX: i32 = 100;
+/// Rows of a slot that are read at a time.
+const SLOT_PAGE: i32 = 500;
 
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -29,6 +31,7 @@ pub(crate) struct Statements {
     read_status: PreparedStatement,
     events: PreparedStatement,
     marks: PreparedStatement,
+    of_slot: PreparedStatement,
     step: Arc<PreparedStatement>,
     step_event: Arc<PreparedStatement>,
     steps: Registers<i64, OrderId>,
@@ -45,6 +48,9 @@ impl Statements {
         let read_status = format!("SELECT status FROM {{}} WHERE {one} AND event_no = 1");
         let events = format!("SELECT {} FROM {{}} WHERE {one} LIMIT ?", rows::own_columns());
         let marks = format!("SELECT {} FROM {{}} WHERE {one} LIMIT ?", rows::EVENT_COLUMNS);
+        let of_slot = format!("SELECT {} FROM {{}} WHERE slot = ?", rows::own_columns());
+        let mut of_slot = cql.prepare(table, Access::Read, &of_slot).await?;
+        of_slot.set_page_size(SLOT_PAGE);
         let step = "UPDATE {} SET status = ?, updated_at = ?, version = ? \
              WHERE slot = ? AND order_id = ? AND event_no = 1 IF version = ?";
         let step_event = "INSERT INTO {} (slot, order_id, event_no, event_at, from_status, to_status, note, mark) \
@@ -54,6 +60,7 @@ impl Statements {
             read_status: cql.prepare(table, Access::Read, &read_status).await?,
             events: cql.prepare(table, Access::Read, &events).await?,
             marks: cql.prepare(table, Access::Serial, &marks).await?,
+            of_slot,
             step: Arc::new(cql.prepare(table, Access::Cas, step).await?),
             step_event: Arc::new(cql.prepare(table, Access::Cas, step_event).await?),
             steps: Registers::default(),

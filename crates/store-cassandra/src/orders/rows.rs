@@ -356,10 +356,10 @@ impl CassandraStore {
     }
 
     async fn add_payment(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
-        let id = order.order_id.uuid();
+        let place = (slot_of(order.order_id), order.order_id.uuid());
         match now {
-            Some(now) => self.due.add(&self.cql, Queue::Payment, order.pay_by, id, now).await,
-            None => self.due.add_late(&self.cql, Queue::Payment, order.pay_by, id).await,
+            Some(now) => self.due.add(&self.cql, Queue::Payment, order.pay_by, place, now).await,
+            None => self.due.add_late(&self.cql, Queue::Payment, order.pay_by, place).await,
         }
     }
 
@@ -440,8 +440,7 @@ impl CassandraStore {
         }
         self.write_lists(order, &standing).await?;
         if order.status == OrderStatus::Created {
-            let id = order.order_id.uuid();
-            self.due.add_late(&self.cql, Queue::Payment, order.pay_by, id).await?;
+            self.add_payment(order, None).await?;
         }
         self.write_own(order, &standing).await
     }

@@ -16,6 +16,7 @@ use crate::guard::half_done;
 use crate::intents::Kind;
 use crate::keeper::{Change, Place, StoredRow, read_row};
 use crate::ledger::END_OF_TIME;
+use crate::once::Claim;
 use crate::time::to_cql;
 
 /// The id of the movement that takes another back.
@@ -149,10 +150,24 @@ impl CassandraStore {
             return self.intents.wait_for(command.op);
         }
         let (once, op, now) = (command.once.clone(), command.op, command.now);
+        let is_held = match &once {
+            Some(once) => {
+                let claim = self.claims.look(&self.cql, once, now).await;
+                matches!(claim, Ok(Some(Claim::Do { op_id, .. })) if op_id == op)
+            }
+            None => true,
+        };
         let work = async |_, _| {
             self.check_not_taken_back(&command).await?;
             self.import_steps(&command).await
         };
+        if !is_held {
+            // Its key is answered, or was freed because it was refused: nothing is left to do but to take it back.
+            return match self.check_not_taken_back(&command).await {
+                Ok(()) | Err(StoreError::Refused(_)) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
         match self.keyed(once.as_ref(), op, now, (remember, recall), work).await {
             Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
             Err(error) => Err(error),

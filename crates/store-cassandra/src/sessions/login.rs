@@ -82,6 +82,10 @@ impl CassandraStore {
     /// Finishes what a process left of a login: where the session is the user's, the cart follows.
     pub(crate) async fn finish_login(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
         let (session_id, parties) = decode(payload)?;
+        // The session may have ended since.
+        if self.finish_closed(&parties.guest, op_id).await? {
+            return Ok(());
+        }
         // A change that a node has begun with comes to its end by this read.
         let key = (session_id.as_str(),);
         self.cql.first::<(Option<i64>, Option<Vec<Uuid>>)>(&self.sessions.look, key).await?;

@@ -378,6 +378,24 @@ async fn a_session_that_is_bound_after_others_have_looked_brings_its_cart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_whose_session_ended_in_the_middle_still_brings_its_cart() {
+    let _turn = alone().await;
+    let shop = Shop::new().await;
+    let store = shop.lease.open().await;
+    let cart = set_line(&store, guest("g"), "p", 3).await.unwrap();
+    let login = Uuid::new_v4();
+    shop.close(&cart, login, begun(&cart, None)).await;
+    let mut intent = Writer::new(128);
+    intent.text("g");
+    write_parties(&mut intent, None);
+    shop.leave(&[("login", login, intent.done())]).await;
+    eventually("the user has the lines", RECOVERED, async || {
+        (lines(&store, "u").await.unwrap() == [("p".to_owned(), 3)]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_of_a_merge_that_was_refused_are_there_for_the_next_one() {
     let _turn = alone().await;
     let shop = Shop::new().await;
