@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use crate::cql::{Access, Cql};
 use crate::gather::Gather;
+use crate::ledger::END_OF_TIME;
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql};
 
@@ -76,7 +77,6 @@ pub(crate) struct Due {
     insert: Gather<SlotKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
     delete: Gather<SlotKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
     read: PreparedStatement,
-    drop_slot: PreparedStatement,
     announce: PreparedStatement,
     slots: PreparedStatement,
     forget_slot: PreparedStatement,
@@ -100,9 +100,6 @@ impl Due {
             insert: Gather::new(cql.prepare(due, Access::Write, insert).await?),
             delete: Gather::new(cql.prepare(due, Access::Write, delete).await?),
             read: cql.prepare(due, Access::Read, read).await?,
-            drop_slot: cql
-                .prepare(due, Access::Write, "DELETE FROM {} WHERE queue = ? AND slot = ? AND shard = ?")
-                .await?,
             announce: cql
                 .prepare(slots, Access::Write, "INSERT INTO {} (queue, shard, slot) VALUES (?, ?, ?)")
                 .await?,
@@ -242,9 +239,14 @@ impl Due {
         Ok(rows)
     }
 
+    /// Forgets a minute that was found empty. Somebody may have added a row since and announced it in vain.
     async fn close(&self, cql: &Cql, queue: Queue, slot: i64, shard: i32) -> Result<()> {
-        cql.write(&self.drop_slot, (queue.name(), slot, shard)).await?;
-        cql.write(&self.forget_slot, (queue.name(), shard, slot)).await
+        cql.write(&self.forget_slot, (queue.name(), shard, slot)).await?;
+        let any = (queue.name(), slot, shard, to_cql(END_OF_TIME), 1);
+        match cql.first::<(CqlTimestamp, Uuid)>(&self.read, any).await? {
+            Some(_) => cql.write(&self.announce, (queue.name(), shard, slot)).await,
+            None => Ok(()),
+        }
     }
 
     /// Rows have been seen to.
