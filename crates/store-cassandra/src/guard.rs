@@ -166,6 +166,12 @@ impl Rounds {
     }
 }
 
+/// Brings a change of a guarded partition to its end that a node has begun with, so that what is read next shows it. `look` is
+/// as in [`Rounds::settle`].
+pub(crate) async fn see_through(cql: &Cql, look: &PreparedStatement, key: impl SerializeRow) -> Result<()> {
+    cql.first::<(Option<i64>, Option<Vec<Uuid>>)>(look, key).await.map(drop)
+}
+
 /// An error after something was done already: the whole of it may be done or not.
 pub(crate) fn half_done(error: StoreError) -> StoreError {
     match error {

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::keeper::{Answer, Change, FIGURES, FigureRow, Operation, Place, Replacement, StoredRow, read_row};
+use crate::keeper::{Answer, Change, Operation, Place, Replacement, StoredRow, read_row};
 use crate::ledger::{END_OF_TIME, LedgerRow, State};
 use crate::orders::{OwnRow, read_scanned};
 use crate::records::Spool;
@@ -56,7 +56,6 @@ type ScannedKey = (String, Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, 
 pub(crate) struct Statements {
     stock: PreparedStatement,
     whole_stock: PreparedStatement,
-    figures: PreparedStatement,
     keys: PreparedStatement,
     rows: PreparedStatement,
 }
@@ -77,7 +76,6 @@ impl Statements {
         Ok(Self {
             stock: scan::prepare(cql, Table::Stock, stock).await?,
             whole_stock,
-            figures: cql.prepare(Table::Stock, Access::Read, FIGURES).await?,
             keys: scan::prepare(cql, Table::IdempotencyKeys, keys).await?,
             rows,
         })
@@ -90,7 +88,7 @@ impl CassandraStore {
         let mut rows: Scan<'_, ScannedStock> = Scan::new(&self.cql, &self.transfer.stock);
         while let Some(Group { mut rows, is_torn }) = rows.group(|a, b| (&a.0, &a.1) == (&b.0, &b.1)).await? {
             if is_torn && let Some((product_id, geo_zone, ..)) = rows.first() {
-                rows = self.whole_stock(product_id, geo_zone).await?;
+                rows = self.whole_stock(&place_of(product_id, geo_zone)?).await?;
             }
             into.push(&read_stock(rows)?)?;
         }
@@ -98,9 +96,9 @@ impl CassandraStore {
     }
 
     /// A figure with all its rows, as they were at one moment.
-    async fn whole_stock(&self, product_id: &str, geo_zone: &str) -> Result<Vec<ScannedStock>> {
+    async fn whole_stock(&self, place: &Place) -> Result<Vec<ScannedStock>> {
         for round in 1..=ROUNDS {
-            let asked = (product_id, geo_zone);
+            let asked = (place.product_id.as_str(), place.geo_zone.as_str());
             let (mut whole, mut pages) = (Vec::new(), 0_u32);
             let mut from = Some(PagingState::start());
             while let Some(page) = from {
@@ -112,15 +110,16 @@ impl CassandraStore {
             if pages == 1 {
                 return Ok(whole);
             }
-            let figures: Option<FigureRow> = self.cql.first(&self.transfer.figures, asked).await?;
+            let figures = self.figures(place, Freshness::Full).await?;
             let rev = whole.first().and_then(|(_, _, rev, ..): &ScannedStock| *rev);
-            if figures.and_then(|(now, ..)| now) == rev {
+            if figures.and_then(|figures| figures.rev) == rev {
                 return Ok(whole);
             }
             tokio::time::sleep(PAUSE * round).await;
         }
         Err(StoreError::Unavailable(format!(
-            "the stock of {product_id} in {geo_zone} is sold too fast to be exported: try again in a calmer hour"
+            "the stock of {} in {} is sold too fast to be exported: try again in a calmer hour",
+            place.product_id, place.geo_zone
         )))
     }
 
@@ -223,6 +222,14 @@ impl CassandraStore {
     }
 }
 
+fn place_of(product: &str, zone: &str) -> Result<Place> {
+    let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
+    Ok(Place {
+        product_id: ProductId::parse(product).map_err(|_| corrupt())?,
+        geo_zone: GeoZone::parse(zone).map_err(|_| corrupt())?,
+    })
+}
+
 /// The rows of a partition as a record.
 fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
     let mut sum: Option<(ZoneStock, i64)> = None;
@@ -232,9 +239,10 @@ fn read_stock(group: Vec<ScannedStock>) -> Result<Record> {
         let corrupt = || StoreError::Corrupt(format!("the stock of {product} in {zone}"));
         let units = |figure: Option<i64>| u64::try_from(figure.unwrap_or_default()).map_err(|_| corrupt());
         if sum.is_none() {
+            let Place { product_id, geo_zone } = place_of(&product, &zone)?;
             let stock = ZoneStock {
-                product_id: ProductId::parse(&product).map_err(|_| corrupt())?,
-                geo_zone: GeoZone::parse(&zone).map_err(|_| corrupt())?,
+                product_id,
+                geo_zone,
                 level: Level { on_hand: units(on_hand)?, reserved: units(reserved)? },
                 updated_at: updated_at.map_or(Timestamp::EPOCH, from_cql),
             };

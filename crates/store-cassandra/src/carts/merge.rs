@@ -15,10 +15,10 @@ use mw_store::once::Outcome;
 use mw_store::{Refusal, Result, StoreError};
 use uuid::Uuid;
 
-use super::rows::{Change, Kept, Partition, Stored, place};
+use super::rows::{Change, Kept, Partition, Stored, owner_kind, place};
 use super::{check_version, turn};
 use crate::CassandraStore;
-use crate::guard::{Rounds, half_done};
+use crate::guard::{Rounds, half_done, see_through};
 use crate::intents::{Intent, Kind};
 
 /// The marker of a user's partition that says no.
@@ -273,7 +273,7 @@ impl CassandraStore {
 
     /// Finishes a merge if it has closed the guest's cart; answers whether it has.
     pub(crate) async fn finish_closed(&self, guest: &Owner, op_id: Uuid) -> Result<bool> {
-        self.see_through(guest).await?;
+        see_through(&self.cql, &self.carts.look, (owner_kind(guest), guest.id())).await?;
         let Some(begun) = self.begun(guest, op_id).await? else { return Ok(false) };
         self.finish_begun(op_id, &begun).await?;
         Ok(true)

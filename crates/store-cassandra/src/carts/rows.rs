@@ -375,12 +375,6 @@ impl CassandraStore {
         Ok(Partition { owner: owner.clone(), guard, pointer, active, last_merge })
     }
 
-    /// Brings a change to its end that a node has begun with, so that what is read next shows it.
-    pub(super) async fn see_through(&self, owner: &Owner) -> Result<()> {
-        let key = (owner_kind(owner), owner.id());
-        self.cql.first::<(Option<i64>, Option<Vec<Uuid>>)>(&self.carts.look, key).await.map(drop)
-    }
-
     /// The owner's open cart, unless it has expired.
     pub(crate) async fn active(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
         let rows: Vec<CartRow> = self.cql.rows(&self.carts.active, (owner_kind(owner), owner.id())).await?;

@@ -151,10 +151,11 @@ impl CassandraStore {
         }
         let (once, op, now) = (command.once.clone(), command.op, command.now);
         let is_held = match &once {
-            Some(once) => {
-                let claim = self.claims.look(&self.cql, once, now).await;
-                matches!(claim, Ok(Some(Claim::Do { op_id, .. })) if op_id == op)
-            }
+            Some(once) => match self.claims.look(&self.cql, once, now).await {
+                Ok(Some(Claim::Do { op_id, .. })) => op_id == op,
+                Ok(_) | Err(StoreError::Refused(_)) => false,
+                Err(error) => return Err(error),
+            },
             None => true,
         };
         let work = async |_, _| {

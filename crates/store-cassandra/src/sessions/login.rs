@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::turn;
 use crate::CassandraStore;
 use crate::carts::Parties;
-use crate::guard::{Rounds, half_done};
+use crate::guard::{Rounds, half_done, see_through};
 use crate::intents::{Intent, Kind};
 
 impl CassandraStore {
@@ -86,9 +86,7 @@ impl CassandraStore {
         if self.finish_closed(&parties.guest, op_id).await? {
             return Ok(());
         }
-        // A change that a node has begun with comes to its end by this read.
-        let key = (session_id.as_str(),);
-        self.cql.first::<(Option<i64>, Option<Vec<Uuid>>)>(&self.sessions.look, key).await?;
+        see_through(&self.cql, &self.sessions.look, (session_id.as_str(),)).await?;
         let session = self.read_session(&session_id).await?.session;
         let user_id = session.and_then(|session| session.user_id);
         if user_id.map(Owner::User).as_ref() != Some(&parties.user) {
