@@ -13,8 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
+use scylla::deserialize::row::DeserializeRow;
+use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 use tokio::sync::OnceCell;
@@ -41,6 +44,9 @@ const SHARED_BEFORE_MS: i64 = 60_000;
 /// And whoever was on the way for longer than this writes one of its own.
 const SHARED_FOR: Duration = Duration::from_secs(30);
 const SECOND_MS: i64 = 1_000;
+/// Partitions that are walked at once, and what is ended of one of them: a keeper takes those of a product together.
+const WALKS_AT_ONCE: usize = 8;
+const ENDED_AT_ONCE: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Queue {
@@ -61,9 +67,9 @@ impl Queue {
 
 /// A row whose time has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct DueRow {
-    pub(crate) due_at: Timestamp,
-    pub(crate) id: Uuid,
+struct DueRow {
+    due_at: Timestamp,
+    id: Uuid,
     slot: i64,
     shard: i32,
 }
@@ -201,14 +207,40 @@ impl Due {
         cql.write(&self.announce, (queue.name(), shard, slot)).await
     }
 
-    /// Rows whose time has come, the oldest first.
-    pub(crate) async fn rows(
+    /// Walks the partitions whose time has come, some of them at once. `walk` ends what is due in one and tells how much that was
+    /// and whether it was all; answers how much it was together.
+    pub(crate) async fn work_off<F>(
         &self,
         cql: &Arc<Cql>,
         queue: Queue,
-        now: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueRow>> {
+        (now, limit): (Timestamp, usize),
+        partition: impl Fn(Uuid) -> i64,
+        walk: impl Fn(i64) -> F,
+    ) -> Result<usize>
+    where
+        F: Future<Output = Result<(usize, bool)>>,
+    {
+        let mut partitions: BTreeMap<i64, Vec<DueRow>> = BTreeMap::new();
+        for row in self.rows(cql, queue, now, limit).await? {
+            partitions.entry(partition(row.id)).or_default().push(row);
+        }
+        let walks = partitions.into_iter().map(|(partition, rows)| {
+            let walked = walk(partition);
+            async move {
+                let (count, is_done) = walked.await?;
+                if is_done {
+                    self.done(cql, queue, &rows).await?;
+                }
+                Ok::<_, StoreError>(count)
+            }
+        });
+        let counts: Vec<usize> =
+            stream::iter(walks.collect::<Vec<_>>()).buffer_unordered(WALKS_AT_ONCE).try_collect().await?;
+        Ok(counts.into_iter().sum())
+    }
+
+    /// Rows whose time has come, the oldest first.
+    async fn rows(&self, cql: &Arc<Cql>, queue: Queue, now: Timestamp, limit: usize) -> Result<Vec<DueRow>> {
         let mut rows = Vec::new();
         let limit_row = i32::try_from(limit).unwrap_or(i32::MAX);
         for shard in 0..SHARDS {
@@ -250,7 +282,7 @@ impl Due {
     }
 
     /// Rows have been seen to.
-    pub(crate) async fn done(&self, cql: &Arc<Cql>, queue: Queue, rows: &[DueRow]) -> Result<()> {
+    async fn done(&self, cql: &Arc<Cql>, queue: Queue, rows: &[DueRow]) -> Result<()> {
         let deletes = rows.iter().map(|row| {
             let values = (queue.name(), row.slot, row.shard, to_cql(row.due_at), row.id);
             self.delete.write(cql, (queue, row.slot, row.shard), values)
@@ -259,13 +291,37 @@ impl Due {
     }
 }
 
-/// Rows by the partition that they stand for.
-pub(crate) fn by_partition(rows: Vec<DueRow>, partition: impl Fn(Uuid) -> i64) -> BTreeMap<i64, Vec<DueRow>> {
-    let mut found: BTreeMap<i64, Vec<DueRow>> = BTreeMap::new();
-    for row in rows {
-        found.entry(partition(row.id)).or_default().push(row);
+/// Ends what is due in one partition, page by page; answers how much, and whether that is all of it. `due` picks it from the
+/// rows, `end` tells whether it was this that ended it.
+pub(crate) async fn end_due<R, T, F>(
+    cql: &Cql,
+    (of_partition, partition): (&PreparedStatement, i64),
+    left: &Left,
+    due: impl Fn(R) -> Result<Option<T>>,
+    end: impl Fn(T) -> F,
+) -> Result<(usize, bool)>
+where
+    R: for<'f, 'm> DeserializeRow<'f, 'm>,
+    F: Future<Output = Result<bool>>,
+{
+    let mut count = 0;
+    let mut from = PagingState::start();
+    loop {
+        let (rows, next) = cql.page::<R>(of_partition, (partition,), from).await?;
+        let mut over = Vec::new();
+        for row in rows {
+            over.extend(due(row)?);
+        }
+        let (wanted, taken) = (over.len(), left.take(over.len()));
+        let ends: Vec<F> = over.into_iter().take(taken).map(&end).collect();
+        let ended: Vec<bool> = stream::iter(ends).buffer_unordered(ENDED_AT_ONCE).try_collect().await?;
+        count += ended.into_iter().filter(|is_ended| *is_ended).count();
+        match next {
+            _ if taken < wanted => return Ok((count, false)),
+            Some(next) => from = next,
+            None => return Ok((count, true)),
+        }
     }
-    found
 }
 
 /// How much may still be done of what was asked for.

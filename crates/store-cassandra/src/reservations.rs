@@ -15,7 +15,6 @@ use mw_store::once::Outcome;
 use mw_store::records::Record;
 use mw_store::stock::Reserve;
 use mw_store::{Done, Freshness, Once, Refusal, Result, StoreError};
-use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 use scylla::{DeserializeValue, SerializeValue};
@@ -23,7 +22,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
-use crate::due::{Left, Queue, by_partition};
+use crate::due::{Left, Queue, end_due};
 use crate::gather::Gather;
 use crate::keeper::{Answer, Change, Place};
 use crate::ledger::{End, State};
@@ -34,9 +33,6 @@ use crate::stock::AT_ONCE;
 use crate::tables::Table;
 use crate::time::{from_cql, to_cql, ttl_seconds};
 
-/// Slots whose reservations are settled at once, and reservations of one of them: a keeper takes those of a product together.
-const SLOTS_AT_ONCE: usize = 8;
-const SETTLED_AT_ONCE: usize = 128;
 /// Reservations of a slot that are read at a time.
 const SLOT_PAGE: i32 = 500;
 
@@ -478,50 +474,17 @@ impl CassandraStore {
     }
 
     pub(crate) async fn settle_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        let rows = self.due.rows(&self.cql, Queue::Hold, now, limit).await?;
         let left = &Left::new(limit);
-        let slots = by_partition(rows, |id| slot_of(ReservationId::new(id)));
-        let settled = slots.into_iter().map(|(slot, rows)| async move {
-            let (count, is_done) = self.settle_slot(slot, now, left).await?;
-            if is_done {
-                self.due.done(&self.cql, Queue::Hold, &rows).await?;
-            }
-            Ok::<_, StoreError>(count)
-        });
-        let counts: Vec<usize> =
-            stream::iter(settled.collect::<Vec<_>>()).buffer_unordered(SLOTS_AT_ONCE).try_collect().await?;
-        Ok(counts.into_iter().sum())
-    }
-
-    /// Settles those of one slot whose time is over; answers how many, and whether that is all of them.
-    async fn settle_slot(&self, slot: i64, now: Timestamp, left: &Left) -> Result<(usize, bool)> {
-        let mut count = 0;
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) =
-                self.cql.page::<StoredReservation>(&self.reservations.of_slot, (slot,), from).await?;
-            let mut over = Vec::new();
-            for row in rows {
-                let open = read_reservation(row)?.and_then(Row::open);
-                let is_over = |it: &Reservation| it.status == ReservationStatus::Held && now >= it.expires_at;
-                over.extend(open.filter(is_over));
-            }
-            let (wanted, taken) = (over.len(), left.take(over.len()));
-            let ends = over
-                .into_iter()
-                .take(taken)
-                .map(|reservation| async move { self.expire_reservation(&reservation, now).await });
-            let ends: Vec<bool> = stream::iter(ends.collect::<Vec<_>>())
-                .buffer_unordered(SETTLED_AT_ONCE)
-                .try_collect()
-                .await?;
-            count += ends.into_iter().filter(|is_settled| *is_settled).count();
-            match next {
-                _ if taken < wanted => return Ok((count, false)),
-                Some(next) => from = next,
-                None => return Ok((count, true)),
-            }
-        }
+        let over = move |row: StoredReservation| {
+            let open = read_reservation(row)?.and_then(Row::open);
+            Ok(open.filter(|it| it.status == ReservationStatus::Held && now >= it.expires_at))
+        };
+        let settle =
+            move |reservation: Reservation| async move { self.expire_reservation(&reservation, now).await };
+        let of_slot = &self.reservations.of_slot;
+        let walk = |slot| end_due(&self.cql, (of_slot, slot), left, over, settle);
+        let slot = |id| slot_of(ReservationId::new(id));
+        self.due.work_off(&self.cql, Queue::Hold, (now, limit), slot, walk).await
     }
 }
 

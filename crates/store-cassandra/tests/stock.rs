@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
+use std::sync::Arc;
+
 use mw_domain::stock::{Cause, Delta, Movement};
 use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
 use mw_store::products::ImportProduct;
@@ -39,6 +41,16 @@ fn hold(name: &str, quantity: u32, expires_at: Timestamp, now: Timestamp) -> Res
     }
 }
 
+/// So many who come at once hold a unit each.
+async fn hold_by_many(store: &Arc<CassandraStore>, holds: u64, expires_at: Timestamp) {
+    let mut asked = JoinSet::new();
+    for _ in 0..holds {
+        let store = Arc::clone(store);
+        asked.spawn(async move { store.reserve(hold("hit", 1, expires_at, NOW)).await.map(drop) });
+    }
+    assert!(asked.join_all().await.into_iter().all(|held| held.is_ok()));
+}
+
 async fn level(store: &CassandraStore, name: &str, now: Timestamp) -> Level {
     store.zone_stock(&product_id(name), &zone(ZONE), Freshness::Full, now).await.unwrap().unwrap().level
 }
@@ -53,12 +65,7 @@ async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
     let (store, _lease) = fresh().await;
     stocked(&store, "hit", ROWS).await;
     let ends = NOW.plus_seconds(60);
-    let mut holds = JoinSet::new();
-    for _ in 0..ROWS {
-        let store = std::sync::Arc::clone(&store);
-        holds.spawn(async move { store.reserve(hold("hit", 1, ends, NOW)).await.map(drop) });
-    }
-    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+    hold_by_many(&store, ROWS, ends).await;
     assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: ROWS, reserved: ROWS });
 
     let later = ends.plus_seconds(1);
@@ -82,12 +89,7 @@ async fn a_crowd_of_holds_shares_rows_of_the_queue_and_all_of_them_end() {
     let session = connect(lease.options()).await.unwrap();
     stocked(&store, "hit", 1_000).await;
     let ends = NOW.plus_seconds(900);
-    let mut holds = JoinSet::new();
-    for _ in 0..HOLDS {
-        let store = std::sync::Arc::clone(&store);
-        holds.spawn(async move { store.reserve(hold("hit", 1, ends, NOW)).await.map(drop) });
-    }
-    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+    hold_by_many(&store, HOLDS as u64, ends).await;
 
     let table = format!("{}.{}", Table::Due.class().keyspace(&lease.options().keyspace), Table::Due);
     let queued = async || {
@@ -123,15 +125,10 @@ async fn exported(store: &CassandraStore) -> Vec<(ZoneStock, Vec<Movement>)> {
 async fn a_ledger_of_many_pages_is_exported_as_it_was_at_one_moment() {
     let (store, _lease) = fresh().await;
     stocked(&store, "hit", 2 * ROWS).await;
-    let mut holds = JoinSet::new();
-    for _ in 0..ROWS {
-        let store = std::sync::Arc::clone(&store);
-        holds.spawn(async move { store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.map(drop) });
-    }
-    assert!(holds.join_all().await.into_iter().all(|held| held.is_ok()));
+    hold_by_many(&store, ROWS, NOW.plus_seconds(60)).await;
 
     let selling = {
-        let store = std::sync::Arc::clone(&store);
+        let store = Arc::clone(&store);
         tokio::spawn(async move {
             loop {
                 let held = store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.unwrap().value;
@@ -158,7 +155,7 @@ async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
     stocked(&store, "old", 10).await;
     let mut changes = JoinSet::new();
     for _ in 0..ROWS {
-        let store = std::sync::Arc::clone(&store);
+        let store = Arc::clone(&store);
         changes.spawn(async move {
             let adjust = Adjust {
                 product_id: product_id("old"),

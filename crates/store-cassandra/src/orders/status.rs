@@ -11,7 +11,6 @@ use mw_domain::{Order, OrderId, OrderStatus, Timestamp};
 use mw_store::once::Outcome;
 use mw_store::orders::SetStatus;
 use mw_store::{Done, Refusal, Result, StoreError};
-use scylla::response::PagingState;
 use scylla::value::MaybeUnset;
 use uuid::Uuid;
 
@@ -19,7 +18,7 @@ use super::rows::{EventRow, OwnRow, Standing, slot_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
 use crate::cql::Row;
-use crate::due::{Left, Queue, by_partition};
+use crate::due::{Left, Queue, end_due};
 use crate::intents::Kind;
 use crate::keeper::{Change, Place};
 use crate::ledger::{END_OF_TIME, End};
@@ -29,9 +28,6 @@ use crate::stock::AT_ONCE;
 
 /// Rounds that a step may lose to others.
 const ROUNDS: usize = 16;
-/// Slots whose orders are cancelled at once, and orders of one of them.
-const SLOTS_AT_ONCE: usize = 8;
-const CANCELLED_AT_ONCE: usize = 32;
 
 /// What became of a step.
 enum Fate {
@@ -211,46 +207,16 @@ impl CassandraStore {
     }
 
     pub(super) async fn cancel_late(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
-        let rows = self.due.rows(&self.cql, Queue::Payment, now, limit).await?;
         let left = &Left::new(limit);
-        let slots = by_partition(rows, |id| slot_of(OrderId::new(id)));
-        let cancelled = slots.into_iter().map(|(slot, rows)| async move {
-            let (count, is_done) = self.cancel_slot(slot, now, note, left).await?;
-            if is_done {
-                self.due.done(&self.cql, Queue::Payment, &rows).await?;
-            }
-            Ok::<_, StoreError>(count)
-        });
-        let counts: Vec<usize> =
-            stream::iter(cancelled.collect::<Vec<_>>()).buffer_unordered(SLOTS_AT_ONCE).try_collect().await?;
-        Ok(counts.into_iter().sum())
-    }
-
-    /// Cancels those of one slot that were not paid in time; answers how many, and whether that is all of them.
-    async fn cancel_slot(&self, slot: i64, now: Timestamp, note: &str, left: &Left) -> Result<(usize, bool)> {
-        let mut count = 0;
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) = self.cql.page::<OwnRow>(&self.orders.of_slot, (slot,), from).await?;
-            let mut late = Vec::new();
-            for row in rows {
-                let order = row.read()?.map(|(order, _)| order);
-                let is_late = |order: &Order| order.status == OrderStatus::Created && now >= order.pay_by;
-                late.extend(order.filter(is_late).map(|order| order.order_id));
-            }
-            let (wanted, taken) = (late.len(), left.take(late.len()));
-            let cancels = late.into_iter().take(taken).map(|order_id| self.cancel(order_id, note, now));
-            let cancelled: Vec<bool> = stream::iter(cancels.collect::<Vec<_>>())
-                .buffer_unordered(CANCELLED_AT_ONCE)
-                .try_collect()
-                .await?;
-            count += cancelled.into_iter().filter(|is_cancelled| *is_cancelled).count();
-            match next {
-                _ if taken < wanted => return Ok((count, false)),
-                Some(next) => from = next,
-                None => return Ok((count, true)),
-            }
-        }
+        let late = move |row: OwnRow| {
+            let order = row.read()?.map(|(order, _)| order);
+            let is_late = |order: &Order| order.status == OrderStatus::Created && now >= order.pay_by;
+            Ok(order.filter(is_late).map(|order| order.order_id))
+        };
+        let cancel = move |order_id| self.cancel(order_id, note, now);
+        let walk = |slot| end_due(&self.cql, (&self.orders.of_slot, slot), left, late, cancel);
+        let slot = |id| slot_of(OrderId::new(id));
+        self.due.work_off(&self.cql, Queue::Payment, (now, limit), slot, walk).await
     }
 
     async fn cancel(&self, order_id: OrderId, note: &str, now: Timestamp) -> Result<bool> {

@@ -158,6 +158,22 @@ fn write_parties(writer: &mut Writer, expected_version: Option<u64>) {
     writer.time(NOW);
 }
 
+/// The intent of the guest's login as the user, as `sessions/login.rs` writes it.
+fn login() -> Vec<u8> {
+    let mut writer = Writer::new(128);
+    writer.text("g");
+    write_parties(&mut writer, None);
+    writer.done()
+}
+
+/// Waits until the user has the three units that were the guest's.
+async fn merged(store: &CassandraStore) {
+    eventually("the user has the lines", RECOVERED, async || {
+        (lines(store, "u").await.unwrap() == [("p".to_owned(), 3)]).then_some(())
+    })
+    .await;
+}
+
 /// What the guest's partition says of a merge.
 fn begun(cart: &Cart, expected_version: Option<u64>) -> Vec<u8> {
     let mut writer = Writer::new(256);
@@ -350,10 +366,7 @@ async fn a_guest_s_cart_that_is_closed_after_others_have_looked_reaches_its_user
     intent.text("g");
     shop.leave_in_vain(&store, "merge", merge, intent.done()).await;
     shop.close(&cart, merge, begun(&cart, None)).await;
-    eventually("the user has the lines", RECOVERED, async || {
-        (lines(&store, "u").await.unwrap() == [("p".to_owned(), 3)]).then_some(())
-    })
-    .await;
+    merged(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -365,16 +378,10 @@ async fn a_session_that_is_bound_after_others_have_looked_brings_its_cart() {
     let command = CreateSession { session, made_of: None, now: NOW, once: None };
     store.create_session(command).await.unwrap();
     set_line(&store, guest("g"), "p", 3).await.unwrap();
-    let mut intent = Writer::new(128);
-    intent.text("g");
-    write_parties(&mut intent, None);
-    shop.leave_in_vain(&store, "login", Uuid::new_v4(), intent.done()).await;
+    shop.leave_in_vain(&store, "login", Uuid::new_v4(), login()).await;
     let bound = "UPDATE {} SET user_id = 'u', rev = 2 WHERE session_id = 'g'";
     shop.run(Table::SessionsById, bound, ()).await;
-    eventually("the user has the lines", RECOVERED, async || {
-        (lines(&store, "u").await.unwrap() == [("p".to_owned(), 3)]).then_some(())
-    })
-    .await;
+    merged(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -383,16 +390,10 @@ async fn a_login_whose_session_ended_in_the_middle_still_brings_its_cart() {
     let shop = Shop::new().await;
     let store = shop.lease.open().await;
     let cart = set_line(&store, guest("g"), "p", 3).await.unwrap();
-    let login = Uuid::new_v4();
-    shop.close(&cart, login, begun(&cart, None)).await;
-    let mut intent = Writer::new(128);
-    intent.text("g");
-    write_parties(&mut intent, None);
-    shop.leave(&[("login", login, intent.done())]).await;
-    eventually("the user has the lines", RECOVERED, async || {
-        (lines(&store, "u").await.unwrap() == [("p".to_owned(), 3)]).then_some(())
-    })
-    .await;
+    let op_id = Uuid::new_v4();
+    shop.close(&cart, op_id, begun(&cart, None)).await;
+    shop.leave(&[("login", op_id, login())]).await;
+    merged(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
