@@ -16,7 +16,7 @@ use scylla::statement::SerialConsistency;
 
 pub use error::StartError;
 
-use crate::policy::Policy;
+use crate::policy::{self, Policy};
 use crate::schema::{Replication, Schema};
 use crate::tables::{Class, Table};
 
@@ -24,6 +24,9 @@ use crate::tables::{Class, Table};
 pub const HINT_WINDOW: Duration = Duration::from_hours(3);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
+/// How long a process shows a card that it has read.
+const KEEP_CARDS: Duration = Duration::from_secs(5);
+const CARD_MEMORY: u64 = 64 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often nodes are asked whether they know a change of the schema yet.
@@ -48,6 +51,10 @@ pub struct Options {
     pub auto_repair: bool,
     pub request_timeout: Duration,
     pub max_clock_skew: Duration,
+    /// How long a card may be shown after it was read, where the policy lets the showcase lag at all.
+    pub keep_cards: Duration,
+    /// For cards that are kept, in bytes.
+    pub card_memory: u64,
     /// Of this machine.
     pub clock: fn() -> SystemTime,
 }
@@ -93,6 +100,8 @@ impl Options {
             auto_repair: true,
             request_timeout: REQUEST_TIMEOUT,
             max_clock_skew: MAX_CLOCK_SKEW,
+            keep_cards: KEEP_CARDS,
+            card_memory: CARD_MEMORY,
             clock: SystemTime::now,
         }
     }
@@ -104,6 +113,12 @@ impl Options {
             policy: self.policy.clone(),
             auto_repair: self.auto_repair,
         }
+    }
+
+    /// Nothing is kept where every read of a card has to see every write.
+    pub fn cards_kept_for(&self) -> Duration {
+        let may_lag = self.policy.may_lag(&policy::CARD, &self.replication, &self.local_dc);
+        may_lag.map_or(Duration::ZERO, |_| self.keep_cards)
     }
 }
 

@@ -37,6 +37,7 @@ mod tables;
 mod time;
 mod transfer;
 mod upkeep;
+mod window;
 
 use std::sync::Arc;
 
@@ -56,6 +57,7 @@ use plans::Plans;
 pub use plans::{KeyPlan, PLANNED, Planned};
 pub use schema::Replication;
 pub use tables::{Class, Table};
+use window::Window;
 
 /// The shop's store on a cluster.
 #[derive(Debug)]
@@ -66,6 +68,7 @@ pub struct CassandraStore {
     due: Due,
     plans: Plans,
     cards: Cards,
+    window: Window,
     stock: stock::Statements,
     reservations: reservations::Statements,
     orders: orders::Statements,
@@ -90,10 +93,11 @@ impl CassandraStore {
     /// The store on a session that [`connect::connect`] gave.
     pub async fn on(session: Session, options: Options) -> Result<Arc<Self>, StartError> {
         options.schema().check(&session).await?;
+        let window = Window::new(options.cards_kept_for(), options.card_memory);
         let cql =
             Cql::new(session, options.keyspace, options.local_dc, options.policy, options.request_timeout);
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql)).await?);
+        let store = Arc::new(Box::pin(Self::prepare(cql, window)).await?);
         store.intents.beat(&store.cql).await?;
         tokio::spawn(recover::run(Arc::downgrade(&store)));
         Ok(store)
@@ -106,8 +110,9 @@ impl CassandraStore {
         }
     }
 
-    async fn prepare(cql: Cql) -> Result<Self> {
+    async fn prepare(cql: Cql, window: Window) -> Result<Self> {
         Ok(Self {
+            window,
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,
             carts: carts::Statements::prepare(&cql).await?,

@@ -20,6 +20,7 @@ use scylla::statement::{Consistency, SerialConsistency};
 
 use crate::schema::Replication;
 use crate::tables::Table;
+pub(crate) use calls::CARD;
 pub use calls::{CALLS, Call, Reads, SHOWCASE_LAG};
 pub use compaction::Compaction;
 pub use level::{name as level_name, serial_name};

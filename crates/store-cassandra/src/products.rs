@@ -9,6 +9,7 @@ mod listing;
 mod place;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use mw_domain::product::ProductPatch;
@@ -80,12 +81,13 @@ enum Next {
 struct Changed {
     product: Product,
     created: bool,
+    is_deleted: bool,
 }
 
 #[async_trait]
 impl Products for CassandraStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
-        let Changed { product, created } = self.put_card(&product, Uuid::new_v4()).await?;
+        let Changed { product, created, .. } = self.put_card(&product, Uuid::new_v4()).await?;
         Ok(Put { product, created })
     }
 
@@ -108,12 +110,16 @@ impl Products for CassandraStore {
     }
 
     async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<products::Card>> {
-        let statement = match freshness {
-            Freshness::Showcase => &self.products.showcase,
-            Freshness::Full => &self.products.read,
+        let read = async |statement| {
+            let card = self.card(statement, product_id).await?;
+            Ok(card.filter(|(card, _)| !card.is_deleted).map(|(card, _)| card.product.into()))
         };
-        let card = self.card(statement, product_id).await?;
-        Ok(card.filter(|(card, _)| !card.is_deleted).map(|(card, _)| card.product.into()))
+        match freshness {
+            Freshness::Showcase => {
+                self.window.card(product_id, Instant::now(), read(&self.products.showcase)).await
+            }
+            Freshness::Full => read(&self.products.read).await,
+        }
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
@@ -187,7 +193,7 @@ impl CassandraStore {
             .map(drop)
     }
 
-    /// Changes the card and its place in the listing. `decide` is told the card that is in the catalogue now.
+    /// Changes the card and its place in the listing, and shows it. `decide` is told the card that is in the catalogue now.
     async fn change_card(
         &self,
         product_id: &ProductId,
@@ -195,6 +201,20 @@ impl CassandraStore {
         decide: impl Fn(Option<&Product>) -> Result<Next> + Send + Sync,
     ) -> Result<Changed> {
         let _turn = self.locks.one(&("product", product_id.as_str())).await;
+        let changed = self.change_rows(product_id, token, decide).await;
+        match &changed {
+            Ok(changed) if !changed.is_deleted => self.window.put(&changed.product, Instant::now()),
+            _ => self.window.take_out(product_id),
+        }
+        changed
+    }
+
+    async fn change_rows(
+        &self,
+        product_id: &ProductId,
+        token: Uuid,
+        decide: impl Fn(Option<&Product>) -> Result<Next> + Send + Sync,
+    ) -> Result<Changed> {
         let mut rounds = Rounds::of("a product");
         loop {
             let (before, guard) = self.card(&self.products.read, product_id).await?.unzip();
@@ -218,7 +238,7 @@ impl CassandraStore {
                         return Err(half_done(error));
                     }
                     self.intents.end(&self.cql, intent).await;
-                    return Ok(Changed { product: card.product, created });
+                    return Ok(Changed { product: card.product, created, is_deleted });
                 }
                 Ok(false) => self.intents.end(&self.cql, intent).await,
                 Err(error @ StoreError::Ambiguous(_)) => {

@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in the functions that tests share")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mw_domain::bucket::Plan;
 use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
 use mw_store::products::CategoryQuery;
 use mw_store::{Freshness, PageRequest, Products};
-use mw_store_cassandra::{CassandraStore, Table};
+use mw_store_cassandra::policy::SHOWCASE_LAG;
+use mw_store_cassandra::{CassandraStore, Options, Table};
 use mw_testkit::cassandra::{Lease, fresh};
 
 const PRODUCTS: usize = 12;
@@ -96,4 +98,51 @@ async fn a_card_that_two_processes_change_stands_in_one_place() {
     for store in &stores {
         assert_eq!(listed(store, "race", false).await, expected);
     }
+}
+
+/// What the showcase shows of a product.
+async fn shown(store: &CassandraStore, name: &str) -> Option<i64> {
+    let card = store.product(&product_id(name), Freshness::Showcase).await.unwrap();
+    card.map(|card| card.price.as_minor())
+}
+
+/// Reads of one copy may lag by what they are allowed to.
+async fn shows(store: &CassandraStore, name: &str, expected: Option<i64>) {
+    let awaited = async {
+        while shown(store, name).await != expected {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SHOWCASE_LAG, awaited).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_is_shown_again_for_a_while_and_own_changes_at_once() {
+    let lease = Lease::empty().await;
+    let mut options = Options { keep_cards: SHOWCASE_LAG, ..lease.options().clone() };
+    options.policy.set(Table::ProductById.name(), "write", "LOCAL_QUORUM").unwrap();
+    let open = async |options: &Options| CassandraStore::open(options.clone()).await.unwrap();
+    let (writer, onlooker) = (open(&options).await, open(&options).await);
+    let reader = open(&Options { keep_cards: Duration::ZERO, ..options.clone() }).await;
+    options.policy.set(Table::ProductById.name(), "showcase", "LOCAL_QUORUM").unwrap();
+    let exact = open(&options).await;
+
+    writer.put_product(card("shown", "window", 100)).await.unwrap();
+    assert_eq!(shown(&writer, "shown").await, Some(100));
+    shows(&onlooker, "shown", Some(100)).await;
+    shows(&reader, "shown", Some(100)).await;
+    assert_eq!(shown(&exact, "shown").await, Some(100));
+
+    writer.put_product(card("shown", "window", 200)).await.unwrap();
+    assert_eq!(shown(&writer, "shown").await, Some(200));
+    assert_eq!(shown(&onlooker, "shown").await, Some(100));
+    let fresh = onlooker.product(&product_id("shown"), Freshness::Full).await.unwrap().unwrap();
+    assert_eq!(fresh.price.as_minor(), 200);
+    assert_eq!(shown(&exact, "shown").await, Some(200));
+    shows(&reader, "shown", Some(200)).await;
+
+    writer.delete_product(&product_id("shown")).await.unwrap();
+    shows(&writer, "shown", None).await;
+    assert_eq!(shown(&onlooker, "shown").await, Some(100));
+    assert_eq!(onlooker.product(&product_id("shown"), Freshness::Full).await.unwrap(), None);
 }

@@ -20,9 +20,18 @@ struct Shared {
 }
 
 impl Card {
+    /// About what takes memory besides its text.
+    const BYTES: usize = 736;
+
     /// The form that the first caller made of it. All callers have to show a product in the same way.
     pub fn shown(&self, show: impl FnOnce(&Product) -> Vec<u8>) -> &[u8] {
         self.0.shown.get_or_init(|| show(&self.0.product).into())
+    }
+
+    /// About how much memory it takes as fields and, with the names of its members, as it is shown.
+    pub fn bytes(&self) -> u64 {
+        let text = self.name.len() + self.description.len() + self.attributes.text_len();
+        (Self::BYTES + 3 * self.product_id.as_str().len() + 2 * text) as u64
     }
 
     /// The card by itself, copied only where others have it too.

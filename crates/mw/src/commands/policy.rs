@@ -49,6 +49,8 @@ struct Printed<'a> {
     copies: BTreeMap<&'static str, &'a BTreeMap<String, u32>>,
     tables: Vec<TableRow>,
     calls: Vec<CallRow>,
+    /// How long a process shows a card again that it has read.
+    cards_kept_milliseconds: u128,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,6 +89,7 @@ impl<'a> Printed<'a> {
             copies: Class::ALL.iter().map(|class| (class.name(), options.replication.of(*class))).collect(),
             tables: Table::ALL.iter().map(|table| table_row(*table, options)).collect(),
             calls: CALLS.iter().map(|call| call_row(call, options)).collect(),
+            cards_kept_milliseconds: options.cards_kept_for().as_millis(),
         }
     }
 
@@ -96,8 +99,13 @@ impl<'a> Printed<'a> {
             format!("copies of {class}: {}", copies.join(", "))
         });
         let reasons = self.tables.iter().map(|row| vec![row.table.to_owned(), row.reason.to_owned()]);
+        let kept = match self.cards_kept_milliseconds {
+            0 => "Every card is read when it is asked for.".to_owned(),
+            kept => format!("A process shows a card again for {kept} ms (store.cassandra.keep_cards)."),
+        };
         format!(
-            "The policy of tables, seen from data centre {}; {}.\n\n{}\nHow old an answer may be.\n\n{}\nWhy.\n\n{}",
+            "The policy of tables, seen from data centre {}; {}.\n\n{}\nHow old an answer may be.\n\n{}\n{kept}\n\n\
+             Why.\n\n{}",
             self.local_dc,
             copies.collect::<Vec<_>>().join("; "),
             columns(&self.table_lines()),
@@ -228,6 +236,16 @@ mod tests {
         assert!(line("a product's card ").contains("  30s  "), "{text}");
         assert!(line("prices when an order is placed").contains("  no "), "{text}");
         assert!(text.contains("copies of carts: 3 in dc1"), "{text}");
+        assert!(text.contains("A process shows a card again for 5000 ms"), "{text}");
+    }
+
+    #[test]
+    fn cards_that_must_not_lag_are_not_kept() {
+        let mut options = options();
+        options.policy.set("product_by_id", "showcase", "LOCAL_QUORUM").unwrap();
+        let printed = Printed::of(&options);
+        assert_eq!(printed.cards_kept_milliseconds, 0);
+        assert!(printed.text().contains("Every card is read when it is asked for."));
     }
 
     #[test]

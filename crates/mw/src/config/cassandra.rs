@@ -29,6 +29,8 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
         auto_repair: settings.read("store.cassandra.auto_repair", kind::flag)?,
         request_timeout: settings.read("store.cassandra.request_timeout", kind::time)?,
         max_clock_skew: settings.read("store.cassandra.max_clock_skew", kind::time)?,
+        keep_cards: settings.read("store.cassandra.keep_cards", kind::time)?,
+        card_memory: settings.read("store.cassandra.card_memory", kind::size)?,
         ..Options::new(points.into_iter().map(str::to_owned).collect(), local_dc)
     };
     replication(settings, &mut options.replication)?;
@@ -224,6 +226,16 @@ mod tests {
         assert!(
             refused(&["store.cassandra.policy.stock.ttl=7"]).contains("expected a whole number with a unit")
         );
+    }
+
+    #[test]
+    fn cards_are_kept_for_less_than_the_showcase_may_lag() {
+        let kept =
+            |text: &str| load(&[&format!("store.cassandra.keep_cards={text}")]).map(|it| it.keep_cards);
+        assert_eq!(kept("0s"), Ok(Duration::ZERO));
+        assert_eq!(kept("20s"), Ok(Duration::from_secs(20)));
+        let said = kept("21s").unwrap_err();
+        assert!(said.contains("store.cassandra.keep_cards: 21s is out of range: it is 0ms to 20s"), "{said}");
     }
 
     #[test]

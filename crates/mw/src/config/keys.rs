@@ -42,6 +42,8 @@ const TIB: u64 = 1 << 40;
 const TIMEOUT: Kind = Kind::Time { min: Duration::from_millis(100), max: Duration::from_hours(1) };
 /// What lives on the shop's own scale.
 const LIFETIME: Kind = Kind::Time { min: Duration::from_secs(1), max: Duration::from_hours(10 * 365 * 24) };
+/// The showcase may lag by half a minute; part of that belongs to copies that were away.
+const CARDS_KEPT_MAX: Duration = Duration::from_secs(20);
 
 const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
@@ -80,6 +82,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.cassandra.keyspace", Kind::Text),
     key("store.cassandra.request_timeout", TIMEOUT),
     key("store.cassandra.max_clock_skew", TIMEOUT),
+    key("store.cassandra.keep_cards", Kind::Time { min: Duration::ZERO, max: CARDS_KEPT_MAX }),
+    key("store.cassandra.card_memory", size(MIB, TIB)),
     key("store.cassandra.auto_repair", Kind::Flag),
     optional("store.cassandra.username", Kind::Text),
     secret("store.cassandra.password"),

@@ -294,8 +294,12 @@ impl Draft {
         expected: Option<u64>,
         now: Timestamp,
     ) -> Answer {
-        if self.row((END_OF_TIME, op_id)).is_some() {
-            return self.done(place, Some(State::Set), now);
+        match self.row((END_OF_TIME, op_id)).map(|row| row.state) {
+            Some(State::Void) => {
+                return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
+            }
+            Some(_) => return self.done(place, Some(State::Set), now),
+            None => {}
         }
         let current = self.figures.level;
         if expected.is_some_and(|expected| expected != current.on_hand) {
@@ -461,6 +465,21 @@ mod tests {
         let answer = draft.decide(&place(), &hold(1, 2, END_OF_TIME), at(2));
         assert!(matches!(answer, Answer::Done { state: Some(State::Void), .. }), "{answer:?}");
         assert_eq!(draft.figures.level.reserved, 0);
+    }
+
+    #[test]
+    fn a_figure_whose_setting_was_forbidden_is_never_set_by_it() {
+        let mut draft = draft(5);
+        let forbid =
+            |number| Change::End { until: END_OF_TIME, op_id: op(number), quantity: 0, end: End::Forbid };
+        let set = |number, on_hand| Change::Set { op_id: op(number), on_hand, expected: None };
+        draft.decide(&place(), &forbid(1), at(1));
+        let answer = draft.decide(&place(), &set(1, 9), at(2));
+        assert!(matches!(answer, Answer::Refused(Refusal::StockBelowReserved { .. })), "{answer:?}");
+        draft.decide(&place(), &set(2, 7), at(3));
+        let late = draft.decide(&place(), &forbid(2), at(4));
+        assert!(matches!(late, Answer::Done { state: Some(State::Set), .. }), "{late:?}");
+        assert_eq!(draft.figures.level, Level { on_hand: 7, reserved: 0 });
     }
 
     #[test]

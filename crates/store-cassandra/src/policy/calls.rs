@@ -49,6 +49,9 @@ const fn call(what: &'static str, routes: &'static str, reads: Reads, tables: &'
     Call { what, routes, reads, tables }
 }
 
+pub(crate) const CARD: Call =
+    call("a product's card", "GET /v1/products/{product_id}", Reads::Showcase, &[Table::ProductById]);
+
 pub const CALLS: &[Call] = &[
     call(
         "a category, with what is available",
@@ -68,7 +71,7 @@ pub const CALLS: &[Call] = &[
         Reads::Fresh,
         &[Table::Categories, Table::CategoryBands, Table::ProductsByCategory],
     ),
-    call("a product's card", "GET /v1/products/{product_id}", Reads::Showcase, &[Table::ProductById]),
+    CARD,
     call(
         "a product's card, with fresh=true",
         "GET /v1/products/{product_id}?fresh=true",

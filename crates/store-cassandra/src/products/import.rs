@@ -1,7 +1,8 @@
 //! A card that comes with stock: all of it or nothing.
 //!
 //! Only a zone that gets fewer units can be refused, so those come first, and giving them back is never refused. The card
-//! comes last. Every step is done once however often it is asked for, by the id of the import.
+//! comes last. Every step is done once however often it is asked for, by the id of the import: a zone's ledger says either
+//! that it was set or, by a void row, that it was refused, so that all who work on one import come to the same end.
 
 use mw_codec::once::{read_key, write_key};
 use mw_codec::{Damaged, Reader, Writer};
@@ -14,8 +15,8 @@ use uuid::Uuid;
 use crate::CassandraStore;
 use crate::guard::half_done;
 use crate::intents::Kind;
-use crate::keeper::{Change, Place, StoredRow, read_row};
-use crate::ledger::END_OF_TIME;
+use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
+use crate::ledger::{END_OF_TIME, End, LedgerRow, State};
 use crate::once::Claim;
 use crate::time::to_cql;
 
@@ -42,7 +43,7 @@ impl CassandraStore {
             let command = ImportProduct { op, ..command };
             command.product.check()?;
             if maybe_begun {
-                self.check_not_taken_back(&command).await.map_err(half_done)?;
+                self.check_not_refused(&command).await.map_err(half_done)?;
             } else {
                 self.check_zones(&command).await?;
             }
@@ -77,10 +78,10 @@ impl CassandraStore {
     }
 
     /// Somebody was refused in the middle of the same import and may not have taken all of it back: it stays refused.
-    async fn check_not_taken_back(&self, command: &ImportProduct) -> Result<()> {
+    async fn check_not_refused(&self, command: &ImportProduct) -> Result<()> {
         for (zone, _) in &command.stock {
             let place = place(command, zone);
-            if self.moved(&place, taken_back(command.op)).await?.is_none() {
+            if self.movement(&place, command.op).await?.is_none_or(|row| row.state != State::Void) {
                 continue;
             }
             self.take_back(command).await?;
@@ -104,12 +105,16 @@ impl CassandraStore {
         }
         zones.sort_by_key(|(is_more, ..)| *is_more);
         for (_, place, on_hand) in zones {
-            let set = self.put_on_hand(&place, *op, on_hand, None, *now).await;
-            if let Err(StoreError::Refused(refusal)) = set {
-                self.take_back(command).await.map_err(half_done)?;
-                return Err(StoreError::Refused(refusal));
+            match self.put_on_hand(&place, *op, on_hand, None, *now).await {
+                Ok(_) => {}
+                Err(StoreError::Refused(refusal)) => {
+                    if self.shut(&place, command).await.map_err(half_done)? {
+                        self.take_back(command).await.map_err(half_done)?;
+                        return Err(StoreError::Refused(refusal));
+                    }
+                }
+                Err(error) => return Err(error),
             }
-            set?;
         }
         let created = match self.card(&self.products.read, &product.product_id).await? {
             Some((card, guard)) if guard.remembers(*op) => card.product.created_at == product.created_at,
@@ -118,24 +123,32 @@ impl CassandraStore {
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 
+    /// Refuses the import in a zone for good; `false` where somebody else has set the zone meanwhile.
+    async fn shut(&self, place: &Place, command: &ImportProduct) -> Result<bool> {
+        let shut = Change::End { until: END_OF_TIME, op_id: command.op, quantity: 0, end: End::Forbid };
+        let answer = self.ask(place, shut, command.now).await?;
+        Ok(matches!(answer, Answer::Done { state: Some(State::Void), .. }))
+    }
+
     /// Gives back the units that this import took away.
     async fn take_back(&self, command: &ImportProduct) -> Result<()> {
         let op_id = taken_back(command.op);
         for (zone, _) in &command.stock {
             let place = place(command, zone);
-            if let Some(units) = self.moved(&place, command.op).await? {
-                let back = Change::Adjust { op_id, delta: -units, note: "import refused".to_owned() };
+            if let Some(row) = self.movement(&place, command.op).await?.filter(|row| row.state == State::Set)
+            {
+                let back = Change::Adjust { op_id, delta: -row.quantity, note: "import refused".to_owned() };
                 self.ask(&place, back, command.now).await?;
             }
         }
         Ok(())
     }
 
-    /// By how many units an operation moved a figure; `None` where it did not.
-    async fn moved(&self, place: &Place, op: Uuid) -> Result<Option<i64>> {
+    /// What an operation of the back office did to a figure.
+    async fn movement(&self, place: &Place, op: Uuid) -> Result<Option<LedgerRow>> {
         let key = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(END_OF_TIME), op);
         let row: Option<StoredRow> = self.cql.first(&self.products.moved, key).await?;
-        Ok(row.map(read_row).transpose()?.map(|row| row.quantity))
+        row.map(read_row).transpose()
     }
 
     /// Finishes an import of which something was done; of which nothing was, nothing is.
@@ -143,7 +156,7 @@ impl CassandraStore {
         let command = decode(payload)?;
         let mut is_begun = false;
         for (zone, _) in &command.stock {
-            is_begun = is_begun || self.moved(&place(&command, zone), command.op).await?.is_some();
+            is_begun = is_begun || self.movement(&place(&command, zone), command.op).await?.is_some();
         }
         let card = self.card(&self.products.serial, &command.product.product_id).await?;
         if !is_begun && !card.is_some_and(|(_, guard)| guard.remembers(command.op)) {
@@ -159,12 +172,12 @@ impl CassandraStore {
             None => true,
         };
         let work = async |_, _| {
-            self.check_not_taken_back(&command).await?;
+            self.check_not_refused(&command).await?;
             self.import_steps(&command).await
         };
         if !is_held {
             // Its key is answered, or was freed because it was refused: nothing is left to do but to take it back.
-            return match self.check_not_taken_back(&command).await {
+            return match self.check_not_refused(&command).await {
                 Ok(()) | Err(StoreError::Refused(_)) => Ok(()),
                 Err(error) => Err(error),
             };

@@ -9,11 +9,13 @@ use mw_store::carts::Merge;
 use mw_store::orders::SetStatus;
 use mw_store::products::{CategoryQuery, ImportProduct};
 use mw_store::sessions::CreateSession;
-use mw_store::stock::{Adjust, SetOnHand};
-use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Sessions, Stock};
+use mw_store::stock::{Reserve, SetOnHand};
+use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Refusal, Sessions, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
-use mw_testkit::builders::{cart_id, category, guest, product, product_id, session_id, user, user_id, zone};
+use mw_testkit::builders::{
+    cart_id, category, demand, guest, product, product_id, session_id, user, user_id, zone,
+};
 use mw_testkit::cassandra::Lease;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
@@ -21,8 +23,8 @@ use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use crate::given::{
-    LIFETIME, NOW, PATIENCE, ZONE, alone, audited, eventually, lines, name, order, set_line, stocked, units,
-    visit,
+    LIFETIME, NOW, PATIENCE, ZONE, alone, audited, eventually, hold, lines, name, order, set_line, stocked,
+    units, visit,
 };
 
 /// Longer than it takes to call a process dead and to finish what it left.
@@ -256,7 +258,7 @@ async fn what_a_dead_process_left_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_import_that_died_while_it_was_taken_back_does_not_go_on() {
+async fn an_import_that_was_refused_in_the_middle_stays_refused_for_all_who_work_on_it() {
     let _turn = alone().await;
     let shop = Shop::new().await;
     let store = shop.lease.open().await;
@@ -265,44 +267,41 @@ async fn an_import_that_died_while_it_was_taken_back_does_not_go_on() {
     let first = ImportProduct { product: card.clone(), stock, op: Uuid::new_v4(), now: NOW, once: None };
     store.import_product(first).await.unwrap();
 
-    // The next one took away from the north, was refused in the south and gave back to the north.
-    let op = Uuid::new_v4();
+    // The next one took away from the north when somebody held half of the south.
     let next = ImportProduct {
         product: product("half").category("left").price("2.00").build(),
         stock: vec![(zone("north"), 4), (zone("south"), 1)],
-        op,
+        op: Uuid::new_v4(),
         now: NOW,
         once: None,
     };
-    let (product_id, geo_zone) = (product_id("half"), zone("north"));
+    let held = Reserve { geo_zone: zone("south"), lines: vec![demand("half", 5)], ..hold("half") };
+    let reservation_id = store.reserve(held).await.unwrap().value.reservation_id;
     let taken = SetOnHand {
-        product_id: product_id.clone(),
-        geo_zone: geo_zone.clone(),
+        product_id: product_id("half"),
+        geo_zone: zone("north"),
         on_hand: 4,
         expected_on_hand: None,
-        op,
+        op: next.op,
         now: NOW,
     };
     store.set_on_hand(taken).await.unwrap();
-    let given_back = Adjust {
-        product_id,
-        geo_zone,
-        delta: 6,
-        reason: "import refused".to_owned(),
-        op: Uuid::from_u128(op.as_u128() ^ (1 << 64)),
-        now: NOW,
-        once: None,
+    let recovered = async || {
+        let process = shop.leave(&[("import", next.op, import(&next))]).await;
+        eventually("the import is over", RECOVERED, async || {
+            shop.left_of(process).await.is_empty().then_some(())
+        })
+        .await;
+        let on_hand = async |name| on_hand(&store, "half", name).await;
+        assert_eq!((on_hand("north").await, on_hand("south").await), (Some(10), Some(10)));
     };
-    store.adjust(given_back).await.unwrap();
-    let process = shop.leave(&[("import", op, import(&next))]).await;
-    eventually("the import is over", RECOVERED, async || {
-        shop.left_of(process).await.is_empty().then_some(())
-    })
-    .await;
-    assert_eq!(
-        (on_hand(&store, "half", "north").await, on_hand(&store, "half", "south").await),
-        (Some(10), Some(10))
-    );
+    recovered().await;
+
+    // Now it would not be refused any more: by somebody who is still at it, or by who finds it once again.
+    store.release(reservation_id, NOW).await.unwrap();
+    let again = store.import_product(next.clone()).await.expect_err("half of it was done");
+    assert!(matches!(again.refusal(), Some(Refusal::StockBelowReserved { .. })), "{again:?}");
+    recovered().await;
     assert_eq!(listed(&store).await, [(100, "half".to_owned())]);
     audited(&store).await;
 }
