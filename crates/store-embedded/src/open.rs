@@ -56,7 +56,7 @@ impl Options {
     pub fn new(path: impl Into<PathBuf>, currency: Currency) -> Self {
         Self {
             path: path.into(),
-            block_cache_bytes: 128 * 1_024 * 1_024,
+            block_cache_bytes: 96 * 1_024 * 1_024,
             shelf_bytes: 96 * 1_024 * 1_024,
             memtable_bytes: 8 * 1_024 * 1_024,
             min_free_bytes: 256 * 1_024 * 1_024,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fjall::config::{BlockSizePolicy, HashRatioPolicy, PinningPolicy};
+use fjall::config::{BlockSizePolicy, FilterPolicy, HashRatioPolicy, PinningPolicy};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
 /// A table; `keys.rs` has the key of each, `mw-codec` the value.
@@ -120,11 +120,19 @@ impl Table {
         )
     }
 
-    /// Whether rows are mostly asked for by their whole key.
+    /// Whether rows are asked for by their whole key; otherwise they are only ever walked.
     const fn is_point_read(self) -> bool {
         matches!(
             self,
-            Self::Carts | Self::Sessions | Self::Products | Self::Stock | Self::Orders | Self::Remembered
+            Self::Carts
+                | Self::Sessions
+                | Self::Products
+                | Self::Stock
+                | Self::Reservations
+                | Self::Orders
+                | Self::Sales
+                | Self::Remembered
+                | Self::Meta
         )
     }
 }
@@ -151,18 +159,26 @@ impl Tables {
 /// An index gets this part of the memory that another table gets for what was written last.
 const INDEX_SHARE: u64 = 4;
 
+/// Of rows that are read one by one, and of rows that are walked.
+const POINT_BLOCK_BYTES: u32 = 4 << 10;
+const WALKED_BLOCK_BYTES: u32 = 8 << 10;
+
 fn options(table: Table, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let memtable_bytes = if table.is_index() { memtable_bytes / INDEX_SHARE } else { memtable_bytes };
+    // Only the small upper levels stay in memory for good: what is below grows with the shop, and shares the block cache.
     let options = KeyspaceCreateOptions::default()
         .max_memtable_size(memtable_bytes)
-        .filter_block_pinning_policy(PinningPolicy::all(true))
-        .index_block_pinning_policy(PinningPolicy::all(true));
+        .index_block_pinning_policy(PinningPolicy::new([true, true, false]))
+        .filter_block_pinning_policy(PinningPolicy::new([true, true, false]));
     if table.is_point_read() {
         options
-            .data_block_size_policy(BlockSizePolicy::all(4 * 1_024))
+            .data_block_size_policy(BlockSizePolicy::all(POINT_BLOCK_BYTES))
             .data_block_hash_ratio_policy(HashRatioPolicy::all(1.0))
     } else {
+        // A walk asks no filter, and passes many rows of a block.
         options
+            .data_block_size_policy(BlockSizePolicy::all(WALKED_BLOCK_BYTES))
+            .filter_policy(FilterPolicy::disabled())
     }
 }
 
