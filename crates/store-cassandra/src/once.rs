@@ -84,7 +84,8 @@ impl Claims {
                  WHERE shard = ? AND key = ? IF op_id = ?",
             )
             .await?,
-            free: conditional("DELETE FROM {} WHERE shard = ? AND key = ? IF op_id = ?").await?,
+            free: conditional("DELETE FROM {} WHERE shard = ? AND key = ? IF op_id = ? AND outcome = null")
+                .await?,
             registers: Registers::default(),
         })
     }

@@ -81,13 +81,12 @@ enum Next {
 struct Changed {
     product: Product,
     created: bool,
-    is_deleted: bool,
 }
 
 #[async_trait]
 impl Products for CassandraStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
-        let Changed { product, created, .. } = self.put_card(&product, Uuid::new_v4()).await?;
+        let Changed { product, created } = self.put_card(&product, Uuid::new_v4()).await?;
         Ok(Put { product, created })
     }
 
@@ -201,24 +200,14 @@ impl CassandraStore {
         decide: impl Fn(Option<&Product>) -> Result<Next> + Send + Sync,
     ) -> Result<Changed> {
         let _turn = self.locks.one(&("product", product_id.as_str())).await;
-        let changed = self.change_rows(product_id, token, decide).await;
-        match &changed {
-            Ok(changed) if !changed.is_deleted => self.window.put(&changed.product, Instant::now()),
-            _ => self.window.take_out(product_id),
-        }
-        changed
-    }
-
-    async fn change_rows(
-        &self,
-        product_id: &ProductId,
-        token: Uuid,
-        decide: impl Fn(Option<&Product>) -> Result<Next> + Send + Sync,
-    ) -> Result<Changed> {
         let mut rounds = Rounds::of("a product");
         loop {
             let (before, guard) = self.card(&self.products.read, product_id).await?.unzip();
-            let change = guard.unwrap_or_default().next_as(token);
+            let guard = guard.unwrap_or_default();
+            if let Some(card) = before.as_ref().filter(|_| guard.remembers(token)) {
+                return self.changed_before(card).await;
+            }
+            let change = guard.next_as(token);
             let listed = before.as_ref().filter(|card| !card.is_deleted);
             let created = listed.is_none();
             let (product, is_deleted) = match decide(listed.map(|card| &card.product))? {
@@ -231,14 +220,16 @@ impl CassandraStore {
             let left = before.as_ref().map(Card::place);
             let begun = Begun { product_id: product_id.clone(), left, rev: card.rev };
             let intent = self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), begun.encode()).await?;
+            let showing = self.window.change(product_id, Instant::now());
             match self.replace(&mut rounds, &card, &change, listed).await {
                 Ok(true) => {
+                    showing.done((!is_deleted).then_some(&card.product));
                     if let Err(error) = self.list_card(&card, begun.left.as_ref()).await {
                         self.intents.leave(intent);
                         return Err(half_done(error));
                     }
                     self.intents.end(&self.cql, intent).await;
-                    return Ok(Changed { product: card.product, created, is_deleted });
+                    return Ok(Changed { product: card.product, created });
                 }
                 Ok(false) => self.intents.end(&self.cql, intent).await,
                 Err(error @ StoreError::Ambiguous(_)) => {
@@ -251,6 +242,13 @@ impl CassandraStore {
                 }
             }
         }
+    }
+
+    /// Somebody else made the same change; it may not be listed yet.
+    async fn changed_before(&self, card: &Card) -> Result<Changed> {
+        self.list_card(card, None).await.map_err(half_done)?;
+        let product = card.product.clone();
+        Ok(Changed { created: product.created_at == product.updated_at, product })
     }
 
     /// Writes the card if nobody else has changed it meanwhile.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use mw_domain::Timestamp;
+use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_store::{Result, StoreError, Upkeep};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -11,10 +12,14 @@ use scylla::statement::prepared::PreparedStatement;
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
 use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
+use crate::ledger::{LedgerRow, State};
 use crate::tables::Table;
 
-/// Nobody asks for a settled row of the ledger again after this time: requests and recovery take seconds.
-const RETRY_HORIZON_SECONDS: i64 = 3_600;
+/// Nobody asks for a hold that is settled again after this time: requests and recovery take seconds, and a key that comes
+/// again is answered by the order or the reservation.
+const HOLD_SECONDS: i64 = 3_600;
+/// What the back office did is told from its repeat by the row alone, for as long as its key lives and longer.
+const BACK_OFFICE_SECONDS: i64 = (IDEMPOTENCY_HOURS + 1) * 3_600;
 /// Rows folded in one write.
 const FOLD_MAX: usize = 256;
 /// Places that wait to be folded; further ones are folded after their next change.
@@ -77,19 +82,28 @@ impl Upkeep for CassandraStore {
     }
 
     async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        let before = now.plus_seconds(-RETRY_HORIZON_SECONDS);
         let mut folded = 0;
         while folded < limit {
-            let Some(place) = self.upkeep.next(before) else { break };
-            folded += self.fold(&place, before, now).await?;
+            let Some(place) = self.upkeep.next(now.plus_seconds(-HOLD_SECONDS)) else { break };
+            folded += self.fold(&place, now).await?;
         }
         Ok(folded)
     }
 }
 
+/// For how many seconds somebody may ask for a row.
+const fn asked_for(row: &LedgerRow) -> i64 {
+    match row.state {
+        State::Set | State::Adjusted => BACK_OFFICE_SECONDS,
+        // Of a figure that was not to be set; holds are of units.
+        State::Void if row.quantity == 0 => BACK_OFFICE_SECONDS,
+        _ => HOLD_SECONDS,
+    }
+}
+
 impl CassandraStore {
     /// Folds the settled rows of a ledger that are older than anybody's question; answers how many.
-    pub(crate) async fn fold(&self, place: &Place, before: Timestamp, now: Timestamp) -> Result<usize> {
+    async fn fold(&self, place: &Place, now: Timestamp) -> Result<usize> {
         let mut count = 0;
         let mut is_young_left = false;
         let mut from = PagingState::start();
@@ -100,7 +114,7 @@ impl CassandraStore {
             let mut old = Vec::new();
             for row in rows {
                 let row = read_row(row)?;
-                if row.state.is_settled() && row.at <= before {
+                if row.state.is_settled() && row.at.plus_seconds(asked_for(&row)) <= now {
                     old.push(row);
                 } else {
                     is_young_left = true;

@@ -1,7 +1,8 @@
 //! Cards that were shown a moment ago, for a showcase that may be a little old.
 //!
-//! A process shows its own changes at once: whoever changes a card puts it here, or takes it away. Changes of other processes
-//! are seen when a card's time is over. Nobody waits for anybody else's read, so a slow node makes none slower but its own.
+//! A process shows its own changes at once: whoever changes a card puts it here, or takes it away where the outcome is not
+//! known. Changes of other processes are seen when a card's time is over. Nobody waits for anybody else's read, so a slow
+//! node makes none slower but its own.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,10 +15,13 @@ use quick_cache::sync::{Cache, EntryAction, EntryResult};
 
 /// About what a card takes; how many to make room for at first.
 const CARD_BYTES: u64 = 1_024;
+/// About what is kept of one that was deleted.
+const DELETED_BYTES: u64 = 160;
 
 #[derive(Clone)]
 struct Shown {
-    card: Card,
+    /// `None` where this process has deleted it.
+    card: Option<Card>,
     until: Instant,
 }
 
@@ -50,7 +54,7 @@ impl Window {
             return read.await;
         }
         if let Some(shown) = self.cards.get(product_id).filter(|shown| now < shown.until) {
-            return Ok(Some(shown.card));
+            return Ok(shown.card);
         }
         let entry = self.cards.entry(product_id, Some(Duration::ZERO), |_, shown| {
             if now < shown.until {
@@ -60,29 +64,46 @@ impl Window {
             }
         });
         let mark = match entry {
-            EntryResult::Retained(card) => return Ok(Some(card)),
+            EntryResult::Retained(card) => return Ok(card),
             EntryResult::Vacant(mark) | EntryResult::Replaced(mark, _) => mark,
             EntryResult::Removed(..) | EntryResult::Timeout => return read.await,
         };
         let card = read.await?;
-        if let Some(card) = &card {
+        if card.is_some() {
             // A change takes the mark away: what was read before it is shown to nobody else.
             let _ = mark.insert(Shown { card: card.clone(), until: now + self.keep });
         }
         Ok(card)
     }
 
-    /// A card that this process has just written.
-    pub(crate) fn put(&self, product: &Product, now: Instant) {
-        if !self.keep.is_zero() {
-            let shown = Shown { card: product.clone().into(), until: now + self.keep };
-            self.cards.insert(product.product_id.clone(), shown);
+    /// For a change of a card that begins `now`.
+    pub(crate) fn change<'a>(&'a self, product_id: &'a ProductId, now: Instant) -> Changing<'a> {
+        Changing { window: self, product_id, until: now + self.keep }
+    }
+}
+
+/// A change under way: unless it is known to be done, nobody is shown what was before it.
+pub(crate) struct Changing<'a> {
+    window: &'a Window,
+    product_id: &'a ProductId,
+    until: Instant,
+}
+
+impl Changing<'_> {
+    /// What is there now; nothing where the card was deleted.
+    pub(crate) fn done(self, product: Option<&Product>) {
+        let (window, product_id, until) = (self.window, self.product_id, self.until);
+        drop(self);
+        if !window.keep.is_zero() {
+            let card = product.cloned().map(Card::from);
+            window.cards.insert(product_id.clone(), Shown { card, until });
         }
     }
+}
 
-    /// For a card that left the catalogue, or of which nobody knows what became.
-    pub(crate) fn take_out(&self, product_id: &ProductId) {
-        self.cards.remove(product_id);
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.window.cards.remove(self.product_id);
     }
 }
 
@@ -91,7 +112,7 @@ struct Weight;
 
 impl Weighter<ProductId, Shown> for Weight {
     fn weight(&self, _: &ProductId, shown: &Shown) -> u64 {
-        shown.card.bytes()
+        shown.card.as_ref().map_or(DELETED_BYTES, Card::bytes)
     }
 }
 
@@ -149,24 +170,43 @@ mod tests {
     async fn what_this_process_wrote_is_shown_at_once() {
         let (window, now) = (Window::new(KEEP, 1 << 20), Instant::now());
         assert_eq!(price(&window, now, found(1)).await, Some(1));
-        window.put(&product(2), now);
+        window.change(&tea(), now).done(Some(&product(2)));
         assert_eq!(price(&window, now, found(1)).await, Some(2));
-        window.take_out(&tea());
-        assert_eq!(price(&window, now, ready(Ok(None))).await, None);
+        window.change(&tea(), now).done(None);
+        assert_eq!(price(&window, now, found(1)).await, None);
+        assert_eq!(price(&window, now + KEEP, found(3)).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn what_a_slow_change_wrote_is_shown_no_longer_than_what_was_read() {
+        let (window, start) = (Window::new(KEEP, 1 << 20), Instant::now());
+        let tea = tea();
+        let slow = window.change(&tea, start);
+        assert_eq!(price(&window, start + 2 * KEEP, found(2)).await, Some(2));
+        slow.done(Some(&product(1)));
+        assert_eq!(price(&window, start + 2 * KEEP, found(2)).await, Some(2));
+    }
+
+    #[tokio::test]
+    async fn a_change_that_was_dropped_leaves_nothing_to_be_shown() {
+        let (window, now) = (Window::new(KEEP, 1 << 20), Instant::now());
+        assert_eq!(price(&window, now, found(1)).await, Some(1));
+        drop(window.change(&tea(), now));
+        assert_eq!(price(&window, now, found(2)).await, Some(2));
     }
 
     #[tokio::test]
     async fn what_was_read_before_a_change_is_not_shown_after_it() {
         let (window, now) = (Window::new(KEEP, 1 << 20), Instant::now());
         let put_meanwhile = async {
-            window.put(&product(2), now);
+            window.change(&tea(), now).done(Some(&product(2)));
             found(1).await
         };
         assert_eq!(price(&window, now, put_meanwhile).await, Some(1));
         assert_eq!(price(&window, now, found(3)).await, Some(2));
-        window.take_out(&tea());
+        drop(window.change(&tea(), now));
         let taken_meanwhile = async {
-            window.take_out(&tea());
+            drop(window.change(&tea(), now));
             found(3).await
         };
         assert_eq!(price(&window, now, taken_meanwhile).await, Some(3));
@@ -187,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn with_nothing_to_keep_every_card_is_read() {
         let (window, now) = (Window::new(Duration::ZERO, 1 << 20), Instant::now());
-        window.put(&product(1), now);
+        window.change(&tea(), now).done(Some(&product(1)));
         assert_eq!(price(&window, now, found(2)).await, Some(2));
         assert_eq!(price(&window, now, found(3)).await, Some(3));
     }

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_domain::stock::{Cause, Delta, Movement};
 use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
 use mw_store::products::ImportProduct;
 use mw_store::records::{Checkpoint, Record, Records};
 use mw_store::stock::{Adjust, Reserve};
-use mw_store::{Freshness, Products, Stock};
+use mw_store::{Freshness, Products, Stock, Upkeep};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
 use mw_testkit::FakeClock;
@@ -107,6 +108,34 @@ async fn a_crowd_of_holds_shares_rows_of_the_queue_and_all_of_them_end() {
     }
     assert_eq!(store.settle_expired(ends, AT_A_TIME).await, Ok(0));
     assert_eq!((queued().await, level(&store, "hit", NOW).await.reserved), (0, 0));
+    audited(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_back_office_did_is_known_for_as_long_as_it_may_be_repeated() {
+    const HOUR: i64 = 3_600;
+    let (store, _lease) = fresh().await;
+    stocked(&store, "hit", 10).await;
+    let adjust = Adjust {
+        product_id: product_id("hit"),
+        geo_zone: zone(ZONE),
+        delta: 5,
+        reason: "counted".to_owned(),
+        op: Uuid::now_v7(),
+        now: NOW,
+        once: None,
+    };
+    store.adjust(adjust.clone()).await.unwrap();
+    let held = store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.unwrap().value;
+    store.release(held.reservation_id, NOW).await.unwrap();
+
+    assert_eq!(store.clean(NOW.plus_seconds(2 * HOUR), 100).await, Ok(1), "the hold that was released");
+    let late = NOW.plus_seconds((IDEMPOTENCY_HOURS - 1) * HOUR);
+    assert_eq!(store.clean(late, 100).await, Ok(0));
+    store.adjust(Adjust { now: late, ..adjust }).await.unwrap();
+    assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 }, "it counted twice");
+    assert_eq!(store.clean(NOW.plus_seconds((IDEMPOTENCY_HOURS + 2) * HOUR), 100).await, Ok(2));
+    assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 });
     audited(&store).await;
 }
 

@@ -1,8 +1,9 @@
 //! A card that comes with stock: all of it or nothing.
 //!
-//! Only a zone that gets fewer units can be refused, so those come first, and giving them back is never refused. The card
-//! comes last. Every step is done once however often it is asked for, by the id of the import: a zone's ledger says either
-//! that it was set or, by a void row, that it was refused, so that all who work on one import come to the same end.
+//! Every step is done once however often it is asked for, by the id of the import: a zone's ledger says either that it was set
+//! or, by a void row, that it was refused, so that all who work on one import come to the same end. Where a zone is
+//! refused, what was done in others is taken back. Zones that would be refused now come first, then those that get fewer
+//! units, which can always be given back; then those that get more, and the card last.
 
 use mw_codec::once::{read_key, write_key};
 use mw_codec::{Damaged, Reader, Writer};
@@ -19,6 +20,19 @@ use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
 use crate::ledger::{END_OF_TIME, End, LedgerRow, State};
 use crate::once::Claim;
 use crate::time::to_cql;
+
+/// How often units are taken back while others sell them.
+const TAKEN_BACK_ROUNDS: usize = 8;
+
+/// When a zone's turn comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// It would be refused.
+    Refused,
+    /// It gets fewer units.
+    Less,
+    More,
+}
 
 /// The id of the movement that takes another back.
 const fn taken_back(op: Uuid) -> Uuid {
@@ -44,8 +58,6 @@ impl CassandraStore {
             command.product.check()?;
             if maybe_begun {
                 self.check_not_refused(&command).await.map_err(half_done)?;
-            } else {
-                self.check_zones(&command).await?;
             }
             let intent = self.intents.begin(&self.cql, Kind::Import, op, encode(&command)).await?;
             match self.import_steps(&command).await {
@@ -64,17 +76,6 @@ impl CassandraStore {
             }
         };
         self.keyed(once.as_ref(), op, now, (remember, recall), work).await
-    }
-
-    /// Refuses what would be refused later, while nothing has been done.
-    async fn check_zones(&self, command: &ImportProduct) -> Result<()> {
-        for (zone, on_hand) in &command.stock {
-            let stock = self.level_at(&place(command, zone), Freshness::Full, command.now).await?;
-            if let Some(current) = stock.filter(|stock| *on_hand < stock.level.reserved) {
-                return Err(Refusal::StockBelowReserved { current }.into());
-            }
-        }
-        Ok(())
     }
 
     /// Somebody was refused in the middle of the same import and may not have taken all of it back: it stays refused.
@@ -99,11 +100,15 @@ impl CassandraStore {
         let mut zones = Vec::with_capacity(command.stock.len());
         for (zone, on_hand) in &command.stock {
             let place = place(command, zone);
-            let stock = self.level_at(&place, Freshness::Full, *now).await?;
-            let is_less = stock.is_some_and(|stock| *on_hand < stock.level.on_hand);
-            zones.push((!is_less, place, *on_hand));
+            let level = self.level_at(&place, Freshness::Full, *now).await?.map(|stock| stock.level);
+            let turn = match level {
+                Some(level) if *on_hand < level.reserved => Turn::Refused,
+                Some(level) if *on_hand < level.on_hand => Turn::Less,
+                _ => Turn::More,
+            };
+            zones.push((turn, place, *on_hand));
         }
-        zones.sort_by_key(|(is_more, ..)| *is_more);
+        zones.sort_by_key(|(turn, ..)| *turn);
         for (_, place, on_hand) in zones {
             match self.put_on_hand(&place, *op, on_hand, None, *now).await {
                 Ok(_) => {}
@@ -116,32 +121,43 @@ impl CassandraStore {
                 Err(error) => return Err(error),
             }
         }
-        let created = match self.card(&self.products.read, &product.product_id).await? {
-            Some((card, guard)) if guard.remembers(*op) => card.product.created_at == product.created_at,
-            _ => self.put_card(product, *op).await?.created,
-        };
+        let created = self.put_card(product, *op).await?.created;
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 
     /// Refuses the import in a zone for good; `false` where somebody else has set the zone meanwhile.
     async fn shut(&self, place: &Place, command: &ImportProduct) -> Result<bool> {
         let shut = Change::End { until: END_OF_TIME, op_id: command.op, quantity: 0, end: End::Forbid };
-        let answer = self.ask(place, shut, command.now).await?;
-        Ok(matches!(answer, Answer::Done { state: Some(State::Void), .. }))
+        match self.ask(place, shut, command.now).await? {
+            Answer::Done { state: Some(State::Void), .. } => Ok(true),
+            Answer::Done { state: Some(State::Set), .. } => Ok(false),
+            other => Err(StoreError::Corrupt(format!("a keeper answered {other:?}"))),
+        }
     }
 
-    /// Gives back the units that this import took away.
+    /// Undoes what this import did to the figures.
     async fn take_back(&self, command: &ImportProduct) -> Result<()> {
-        let op_id = taken_back(command.op);
         for (zone, _) in &command.stock {
             let place = place(command, zone);
-            if let Some(row) = self.movement(&place, command.op).await?.filter(|row| row.state == State::Set)
-            {
-                let back = Change::Adjust { op_id, delta: -row.quantity, note: "import refused".to_owned() };
-                self.ask(&place, back, command.now).await?;
+            let row = self.movement(&place, command.op).await?;
+            if let Some(row) = row.filter(|row| row.state == State::Set) {
+                self.move_back(&place, command, -row.quantity).await?;
             }
         }
         Ok(())
+    }
+
+    /// Units that came and have been sold since stay: nobody can take them back.
+    async fn move_back(&self, place: &Place, command: &ImportProduct, mut delta: i64) -> Result<()> {
+        let op_id = taken_back(command.op);
+        for _ in 0..TAKEN_BACK_ROUNDS {
+            let back = Change::Adjust { op_id, delta, note: "import refused".to_owned() };
+            let Answer::Refused(refusal) = self.ask(place, back, command.now).await? else { return Ok(()) };
+            tracing::error!(?place, import = %command.op, delta, %refusal, "a refused import is not all taken back");
+            let Refusal::StockBelowReserved { current } = refusal else { return Ok(()) };
+            delta = -current.level.available().cast_signed();
+        }
+        Err(StoreError::Unavailable(format!("the stock of {} is being fought for", place.product_id)))
     }
 
     /// What an operation of the back office did to a figure.
@@ -171,7 +187,10 @@ impl CassandraStore {
             },
             None => true,
         };
-        let work = async |_, _| {
+        let work = async |op_id, _| {
+            if op_id != op {
+                return Err(StoreError::Unavailable("the key of an import has gone on".to_owned()));
+            }
             self.check_not_refused(&command).await?;
             self.import_steps(&command).await
         };
