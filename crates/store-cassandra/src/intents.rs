@@ -20,7 +20,7 @@ use crate::tables::Table;
 /// Intents of one partition are begun within this time.
 const SLOT: Duration = Duration::from_mins(1);
 /// A row that everybody has forgotten goes away by itself.
-const TTL_SECONDS: i32 = 10 * 86_400;
+pub(crate) const TTL_SECONDS: i32 = 10 * 86_400;
 /// A conditional write that was sent may be done this long after, by a node that stood still meanwhile.
 const ON_ITS_WAY: Duration = Duration::from_mins(1);
 /// What may still come is looked at every second until it has; whatever is older has been seen to.

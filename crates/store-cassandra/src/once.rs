@@ -243,7 +243,7 @@ impl Claims {
         Err(StoreError::Unavailable("an idempotency key is being fought for".to_owned()))
     }
 
-    /// Gives back the key of an operation that was refused.
+    /// Gives back the key of an operation that was refused, unless somebody else has done it meanwhile.
     pub(crate) async fn free(&self, cql: &Arc<Cql>, once: &Once, op_id: Uuid) -> Result<()> {
         let key = once.key.as_str();
         let row = || Box::new((shard_of(key), key.to_owned(), op_id));

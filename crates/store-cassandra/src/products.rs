@@ -246,6 +246,7 @@ impl CassandraStore {
 
     /// Somebody else made the same change; it may not be listed yet.
     async fn changed_before(&self, card: &Card) -> Result<Changed> {
+        drop(self.window.change(&card.product.product_id, Instant::now()));
         self.list_card(card, None).await.map_err(half_done)?;
         let product = card.product.clone();
         Ok(Changed { created: product.created_at == product.updated_at, product })

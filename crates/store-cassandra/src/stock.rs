@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
+use crate::guard::half_done;
 use crate::keeper::{Answer, Change, FIGURES, FigureRow, Place, StoredRow, read_figures, read_row};
 use crate::ledger::{END_OF_TIME, End, Figures, LedgerRow, State};
 use crate::once::Memory;
@@ -173,6 +174,20 @@ impl CassandraStore {
         }
     }
 
+    /// Refuses a movement of the back office for good; `false` where somebody else has done it meanwhile.
+    pub(crate) async fn shut(&self, place: &Place, op_id: Uuid, now: Timestamp) -> Result<bool> {
+        // A zone without any figures gets none by being refused.
+        if self.figures(place, Freshness::Full).await?.is_none() {
+            return Ok(true);
+        }
+        let shut = Change::End { until: END_OF_TIME, op_id, quantity: 0, end: End::Forbid };
+        match self.ask(place, shut, now).await? {
+            Answer::Done { state: Some(State::Void), .. } => Ok(true),
+            Answer::Done { state: Some(State::Set | State::Adjusted), .. } => Ok(false),
+            other => Err(StoreError::Corrupt(format!("a keeper answered {other:?}"))),
+        }
+    }
+
     /// Sets the units on hand of any product, listed or not.
     pub(crate) async fn put_on_hand(
         &self,
@@ -184,6 +199,10 @@ impl CassandraStore {
     ) -> Result<ZoneStock> {
         figures_of(self.ask(place, Change::Set { op_id, on_hand, expected }, now).await?)
     }
+}
+
+pub(crate) fn gone(place: &Place) -> StoreError {
+    StoreError::Corrupt(format!("the stock of {} is gone", place.product_id))
 }
 
 fn figures_of(answer: Answer) -> Result<ZoneStock> {
@@ -244,9 +263,16 @@ impl Stock for CassandraStore {
             },
         );
         let place = &place;
+        let is_keyed = once.is_some();
         self.keyed(once.as_ref(), op, now, remembered, |op_id, _| async move {
             self.known_product(&place.product_id).await?;
-            figures_of(self.ask(place, Change::Adjust { op_id, delta, note: reason }, now).await?)
+            let answer = self.ask(place, Change::Adjust { op_id, delta, note: reason }, now).await?;
+            let is_refused = matches!(answer, Answer::Refused(_));
+            if is_refused && is_keyed && !self.shut(place, op_id, now).await.map_err(half_done)? {
+                // Another process, with the same key, found units since.
+                return self.level_at(place, Freshness::Full, now).await?.ok_or_else(|| gone(place));
+            }
+            figures_of(answer)
         })
         .await
     }

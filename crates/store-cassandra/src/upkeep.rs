@@ -11,6 +11,7 @@ use scylla::statement::prepared::PreparedStatement;
 
 use crate::CassandraStore;
 use crate::cql::{Access, Cql};
+use crate::intents::TTL_SECONDS as INTENT_SECONDS;
 use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
 use crate::ledger::{LedgerRow, State};
 use crate::tables::Table;
@@ -18,8 +19,9 @@ use crate::tables::Table;
 /// Nobody asks for a hold that is settled again after this time: requests and recovery take seconds, and a key that comes
 /// again is answered by the order or the reservation.
 const HOLD_SECONDS: i64 = 3_600;
-/// What the back office did is told from its repeat by the row alone, for as long as its key lives and longer.
-const BACK_OFFICE_SECONDS: i64 = (IDEMPOTENCY_HOURS + 1) * 3_600;
+/// What would count again without its row is kept for as long as a key or an intent can bring it again, and longer.
+const MOVED_SECONDS: i64 = 11 * 86_400;
+const _: () = assert!(MOVED_SECONDS > INTENT_SECONDS as i64 && MOVED_SECONDS > IDEMPOTENCY_HOURS * 3_600);
 /// Rows folded in one write.
 const FOLD_MAX: usize = 256;
 /// Places that wait to be folded; further ones are folded after their next change.
@@ -83,7 +85,11 @@ impl Upkeep for CassandraStore {
 
     async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize> {
         let mut folded = 0;
-        while folded < limit {
+        // Places count too: many have nothing to fold.
+        for _ in 0..limit {
+            if folded >= limit {
+                break;
+            }
             let Some(place) = self.upkeep.next(now.plus_seconds(-HOLD_SECONDS)) else { break };
             folded += self.fold(&place, now).await?;
         }
@@ -94,10 +100,10 @@ impl Upkeep for CassandraStore {
 /// For how many seconds somebody may ask for a row.
 const fn asked_for(row: &LedgerRow) -> i64 {
     match row.state {
-        State::Set | State::Adjusted => BACK_OFFICE_SECONDS,
-        // Of a figure that was not to be set; holds are of units.
-        State::Void if row.quantity == 0 => BACK_OFFICE_SECONDS,
-        _ => HOLD_SECONDS,
+        State::Set | State::Adjusted | State::Returned => MOVED_SECONDS,
+        // Of a figure that was not to be moved; holds are of units.
+        State::Void if row.quantity == 0 => MOVED_SECONDS,
+        State::Held | State::Taken | State::Released | State::Void => HOLD_SECONDS,
     }
 }
 
@@ -114,10 +120,12 @@ impl CassandraStore {
             let mut old = Vec::new();
             for row in rows {
                 let row = read_row(row)?;
-                if row.state.is_settled() && row.at.plus_seconds(asked_for(&row)) <= now {
+                let asked_for = asked_for(&row);
+                if row.state.is_settled() && row.at.plus_seconds(asked_for) <= now {
                     old.push(row);
                 } else {
-                    is_young_left = true;
+                    // The few that are kept for long wait for the next change of the place.
+                    is_young_left |= asked_for == HOLD_SECONDS;
                 }
             }
             for rows in old.chunks(FOLD_MAX) {

@@ -10,11 +10,11 @@ use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
 use mw_store::products::ImportProduct;
 use mw_store::records::{Checkpoint, Record, Records};
 use mw_store::stock::{Adjust, Reserve};
-use mw_store::{Freshness, Products, Stock, Upkeep};
+use mw_store::{Freshness, Products, Refusal, Stock, StoreError, Upkeep};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
 use mw_testkit::FakeClock;
-use mw_testkit::builders::{demand, product, product_id, zone};
+use mw_testkit::builders::{demand, once, product, product_id, zone};
 use mw_testkit::cassandra::fresh;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -134,8 +134,35 @@ async fn what_the_back_office_did_is_known_for_as_long_as_it_may_be_repeated() {
     assert_eq!(store.clean(late, 100).await, Ok(0));
     store.adjust(Adjust { now: late, ..adjust }).await.unwrap();
     assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 }, "it counted twice");
-    assert_eq!(store.clean(NOW.plus_seconds((IDEMPOTENCY_HOURS + 2) * HOUR), 100).await, Ok(2));
+    assert_eq!(store.clean(NOW.plus_seconds(12 * 24 * HOUR), 100).await, Ok(2));
     assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 });
+    audited(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adjustment_that_was_refused_under_its_key_is_never_made_by_who_is_still_at_it() {
+    let (store, _lease) = fresh().await;
+    stocked(&store, "hit", 8).await;
+    let held = store.reserve(hold("hit", 5, NOW.plus_seconds(60), NOW)).await.unwrap().value;
+    let adjust = Adjust {
+        product_id: product_id("hit"),
+        geo_zone: zone(ZONE),
+        delta: -5,
+        reason: "broken".to_owned(),
+        op: Uuid::now_v7(),
+        now: NOW,
+        once: Some(once("broken", "broken", NOW)),
+    };
+    let below = |error: &StoreError| matches!(error.refusal(), Some(Refusal::StockBelowReserved { .. }));
+    assert!(store.adjust(adjust.clone()).await.is_err_and(|error| below(&error)));
+    store.release(held.reservation_id, NOW).await.unwrap();
+
+    let slower = Adjust { once: None, ..adjust.clone() };
+    assert!(store.adjust(slower).await.is_err_and(|error| below(&error)));
+    let again = Adjust { op: Uuid::now_v7(), ..adjust };
+    assert_eq!(store.adjust(again.clone()).await.unwrap().value.level.on_hand, 3);
+    assert!(store.adjust(again).await.unwrap().replayed);
+    assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: 3, reserved: 0 });
     audited(&store).await;
 }
 

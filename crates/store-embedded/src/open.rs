@@ -38,7 +38,7 @@ const WORKERS: usize = Table::ALL.len() + 2;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub path: PathBuf,
-    /// Memory for blocks read from disk; indexes and filters of a large store have to fit.
+    /// Memory for blocks read from disk: of rows, and of where to find them.
     pub block_cache_bytes: u64,
     /// Memory for what is ready: cards and figures of stock to show, and rows that were written last to change again.
     pub shelf_bytes: u64,

@@ -317,8 +317,12 @@ impl Draft {
     }
 
     fn adjust(&mut self, place: &Place, op_id: Uuid, delta: i64, note: &str, now: Timestamp) -> Answer {
-        if self.row((END_OF_TIME, op_id)).is_some() {
-            return self.done(place, Some(State::Adjusted), now);
+        match self.row((END_OF_TIME, op_id)).map(|row| row.state) {
+            Some(State::Void) => {
+                return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
+            }
+            Some(_) => return self.done(place, Some(State::Adjusted), now),
+            None => {}
         }
         let Ok(level) = self.figures.level.moved(Delta { on_hand: delta, reserved: 0 }) else {
             return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });

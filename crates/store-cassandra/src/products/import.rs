@@ -17,16 +17,27 @@ use crate::CassandraStore;
 use crate::guard::half_done;
 use crate::intents::Kind;
 use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
-use crate::ledger::{END_OF_TIME, End, LedgerRow, State};
+use crate::ledger::{END_OF_TIME, LedgerRow, State};
 use crate::once::Claim;
+use crate::stock::gone;
 use crate::time::to_cql;
 
 /// How often units are taken back while others sell them.
 const TAKEN_BACK_ROUNDS: usize = 8;
 
-/// When a zone's turn comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// How somebody who finds an import half done goes on.
 enum Turn {
+    /// Under its key, which is still its own.
+    Keyed,
+    /// Without a key.
+    Alone,
+    /// Its key has an answer.
+    Answered,
+}
+
+/// When a zone is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
     /// It would be refused.
     Refused,
     /// It gets fewer units.
@@ -87,8 +98,7 @@ impl CassandraStore {
             }
             self.take_back(command).await?;
             let current = self.level_at(&place, Freshness::Full, command.now).await?;
-            let current =
-                current.ok_or_else(|| StoreError::Corrupt(format!("the stock of {}", place.product_id)))?;
+            let current = current.ok_or_else(|| gone(&place))?;
             return Err(Refusal::StockBelowReserved { current }.into());
         }
         Ok(())
@@ -101,19 +111,19 @@ impl CassandraStore {
         for (zone, on_hand) in &command.stock {
             let place = place(command, zone);
             let level = self.level_at(&place, Freshness::Full, *now).await?.map(|stock| stock.level);
-            let turn = match level {
-                Some(level) if *on_hand < level.reserved => Turn::Refused,
-                Some(level) if *on_hand < level.on_hand => Turn::Less,
-                _ => Turn::More,
+            let rank = match level {
+                Some(level) if *on_hand < level.reserved => Rank::Refused,
+                Some(level) if *on_hand < level.on_hand => Rank::Less,
+                _ => Rank::More,
             };
-            zones.push((turn, place, *on_hand));
+            zones.push((rank, place, *on_hand));
         }
-        zones.sort_by_key(|(turn, ..)| *turn);
+        zones.sort_by_key(|(rank, ..)| *rank);
         for (_, place, on_hand) in zones {
             match self.put_on_hand(&place, *op, on_hand, None, *now).await {
                 Ok(_) => {}
                 Err(StoreError::Refused(refusal)) => {
-                    if self.shut(&place, command).await.map_err(half_done)? {
+                    if self.shut(&place, command.op, command.now).await.map_err(half_done)? {
                         self.take_back(command).await.map_err(half_done)?;
                         return Err(StoreError::Refused(refusal));
                     }
@@ -125,22 +135,14 @@ impl CassandraStore {
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 
-    /// Refuses the import in a zone for good; `false` where somebody else has set the zone meanwhile.
-    async fn shut(&self, place: &Place, command: &ImportProduct) -> Result<bool> {
-        let shut = Change::End { until: END_OF_TIME, op_id: command.op, quantity: 0, end: End::Forbid };
-        match self.ask(place, shut, command.now).await? {
-            Answer::Done { state: Some(State::Void), .. } => Ok(true),
-            Answer::Done { state: Some(State::Set), .. } => Ok(false),
-            other => Err(StoreError::Corrupt(format!("a keeper answered {other:?}"))),
-        }
-    }
-
-    /// Undoes what this import did to the figures.
+    /// Undoes what this import did to the figures, and shuts the door to whoever is still at it.
     async fn take_back(&self, command: &ImportProduct) -> Result<()> {
         for (zone, _) in &command.stock {
             let place = place(command, zone);
-            let row = self.movement(&place, command.op).await?;
-            if let Some(row) = row.filter(|row| row.state == State::Set) {
+            if self.shut(&place, command.op, command.now).await? {
+                continue;
+            }
+            if let Some(row) = self.movement(&place, command.op).await? {
                 self.move_back(&place, command, -row.quantity).await?;
             }
         }
@@ -179,30 +181,35 @@ impl CassandraStore {
             return self.intents.wait_for(command.op);
         }
         let (once, op, now) = (command.once.clone(), command.op, command.now);
-        let is_held = match &once {
-            Some(once) => match self.claims.look(&self.cql, once, now).await {
-                Ok(Some(Claim::Do { op_id, .. })) => op_id == op,
-                Ok(_) | Err(StoreError::Refused(_)) => false,
-                Err(error) => return Err(error),
-            },
-            None => true,
-        };
-        let work = async |op_id, _| {
-            if op_id != op {
-                return Err(StoreError::Unavailable("the key of an import has gone on".to_owned()));
-            }
+        let steps = async || {
             self.check_not_refused(&command).await?;
             self.import_steps(&command).await
         };
-        if !is_held {
-            // Its key is answered, or was freed because it was refused: nothing is left to do but to take it back.
-            return match self.check_not_refused(&command).await {
-                Ok(()) | Err(StoreError::Refused(_)) => Ok(()),
-                Err(error) => Err(error),
-            };
-        }
-        match self.keyed(once.as_ref(), op, now, (remember, recall), work).await {
-            Ok(_) | Err(StoreError::Refused(_)) => Ok(()),
+        let turn = match &once {
+            Some(once) => match self.claims.look(&self.cql, once, now).await {
+                Ok(Some(Claim::Do { op_id, .. })) if op_id == op => Turn::Keyed,
+                Ok(Some(Claim::Done(_))) => Turn::Answered,
+                // Freed because it was refused, which its rows say, or older than keys live.
+                Ok(_) | Err(StoreError::Refused(_)) => Turn::Alone,
+                Err(error) => return Err(error),
+            },
+            None => Turn::Alone,
+        };
+        let finished = match turn {
+            Turn::Answered => self.check_not_refused(&command).await,
+            Turn::Alone => steps().await.map(drop),
+            Turn::Keyed => {
+                let work = async |op_id, _| {
+                    if op_id != op {
+                        return Err(StoreError::Unavailable("the key of an import has gone on".to_owned()));
+                    }
+                    steps().await
+                };
+                self.keyed(once.as_ref(), op, now, (remember, recall), work).await.map(drop)
+            }
+        };
+        match finished {
+            Ok(()) | Err(StoreError::Refused(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }

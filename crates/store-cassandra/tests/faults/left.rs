@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mw_codec::Writer;
 use mw_codec::carts::{write as write_cart, write_owner};
+use mw_codec::once::write_key;
 use mw_domain::{Cart, MergeMode, OrderId, OrderStatus, Product};
 use mw_store::carts::Merge;
 use mw_store::orders::SetStatus;
@@ -14,7 +15,7 @@ use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Refusal, Session
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
 use mw_testkit::builders::{
-    cart_id, category, demand, guest, product, product_id, session_id, user, user_id, zone,
+    cart_id, category, demand, guest, once, product, product_id, session_id, user, user_id, zone,
 };
 use mw_testkit::cassandra::Lease;
 use scylla::client::session::Session;
@@ -123,7 +124,10 @@ fn import(import: &ImportProduct) -> Vec<u8> {
     }
     writer.bytes(import.op.as_bytes());
     writer.time(import.now);
-    writer.byte(0);
+    writer.optional(import.once.as_ref(), |writer, once| {
+        writer.time(once.keep_until);
+        write_key(writer, once);
+    });
     writer.done()
 }
 
@@ -218,24 +222,33 @@ async fn what_a_dead_process_left_is_finished() {
     let _turn = alone().await;
     let shop = Shop::new().await;
     let store = shop.lease.open().await;
-    // A card that was changed and not listed, an import with one zone done, and one of which nothing was done.
+    // A card that was changed and not listed, an import with one zone done, another whose key is over, and one of which nothing
+    // was done.
     let card = |name: &str, price| product(name).category("left").price(price).build();
     store.put_product(card("moved", "1.00")).await.unwrap();
     move_card(&shop, "moved").await;
 
-    store.put_product(card("half", "2.00")).await.unwrap();
     let stock = vec![(zone("north"), 3), (zone("south"), 5)];
-    let op = Uuid::new_v4();
-    let half = ImportProduct { product: card("half", "3.00"), stock, op, now: NOW, once: None };
-    let set = SetOnHand {
-        product_id: product_id("half"),
-        geo_zone: zone("north"),
-        on_hand: 3,
-        expected_on_hand: None,
-        op,
-        now: NOW,
+    let half =
+        ImportProduct { product: card("half", "3.00"), stock, op: Uuid::new_v4(), now: NOW, once: None };
+    let late = ImportProduct {
+        product: card("late", "5.00"),
+        op: Uuid::new_v4(),
+        once: Some(once("over", "over", NOW)),
+        ..half.clone()
     };
-    store.set_on_hand(set).await.unwrap();
+    for begun in [&half, &late] {
+        store.put_product(card(begun.product.product_id.as_str(), "2.00")).await.unwrap();
+        let set = SetOnHand {
+            product_id: begun.product.product_id.clone(),
+            geo_zone: zone("north"),
+            on_hand: 3,
+            expected_on_hand: None,
+            op: begun.op,
+            now: NOW,
+        };
+        store.set_on_hand(set).await.unwrap();
+    }
     let never = ImportProduct { product: card("never", "4.00"), op: Uuid::new_v4(), ..half.clone() };
     // What nobody can read keeps nothing else waiting.
     let nonsense = vec![0xff; 3];
@@ -245,15 +258,18 @@ async fn what_a_dead_process_left_is_finished() {
         ("product", Uuid::new_v4(), second_change("moved")),
         ("import", never.op, import(&never)),
         ("import", half.op, import(&half)),
+        ("import", late.op, import(&late)),
     ])
     .await;
 
-    let expected = [(300, "half".to_owned()), (50_000, "moved".to_owned())];
+    let expected = [(300, "half".to_owned()), (500, "late".to_owned()), (50_000, "moved".to_owned())];
     eventually("cards are listed where they are", RECOVERED, async || {
         (listed(&store).await == expected).then_some(())
     })
     .await;
-    assert_eq!(on_hand(&store, "half", "south").await, Some(5));
+    for name in ["half", "late"] {
+        assert_eq!(on_hand(&store, name, "south").await, Some(5), "{name}");
+    }
     assert_eq!(store.product(&product_id("never"), Freshness::Full).await.unwrap(), None);
 }
 
