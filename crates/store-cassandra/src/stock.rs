@@ -270,7 +270,8 @@ impl Stock for CassandraStore {
             let is_refused = matches!(answer, Answer::Refused(_));
             if is_refused && is_keyed && !self.shut(place, op_id, now).await.map_err(half_done)? {
                 // Another process, with the same key, found units since.
-                return self.level_at(place, Freshness::Full, now).await?.ok_or_else(|| gone(place));
+                let stock = self.level_at(place, Freshness::Full, now).await.map_err(half_done)?;
+                return stock.ok_or_else(|| gone(place));
             }
             figures_of(answer)
         })

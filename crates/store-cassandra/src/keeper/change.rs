@@ -294,12 +294,8 @@ impl Draft {
         expected: Option<u64>,
         now: Timestamp,
     ) -> Answer {
-        match self.row((END_OF_TIME, op_id)).map(|row| row.state) {
-            Some(State::Void) => {
-                return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
-            }
-            Some(_) => return self.done(place, Some(State::Set), now),
-            None => {}
+        if let Some(answer) = self.moved_before(place, op_id, now) {
+            return answer;
         }
         let current = self.figures.level;
         if expected.is_some_and(|expected| expected != current.on_hand) {
@@ -317,12 +313,8 @@ impl Draft {
     }
 
     fn adjust(&mut self, place: &Place, op_id: Uuid, delta: i64, note: &str, now: Timestamp) -> Answer {
-        match self.row((END_OF_TIME, op_id)).map(|row| row.state) {
-            Some(State::Void) => {
-                return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
-            }
-            Some(_) => return self.done(place, Some(State::Adjusted), now),
-            None => {}
+        if let Some(answer) = self.moved_before(place, op_id, now) {
+            return answer;
         }
         let Ok(level) = self.figures.level.moved(Delta { on_hand: delta, reserved: 0 }) else {
             return Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) });
@@ -344,6 +336,16 @@ impl Draft {
                 note: Some(note.to_owned()),
             },
         )
+    }
+
+    /// The answer to what the back office has asked for before: it was done, or refused for good.
+    fn moved_before(&self, place: &Place, op_id: Uuid, now: Timestamp) -> Option<Answer> {
+        let state = self.row((END_OF_TIME, op_id))?.state;
+        Some(if state == State::Void {
+            Answer::Refused(Refusal::StockBelowReserved { current: self.stock(place, now) })
+        } else {
+            self.done(place, Some(state), now)
+        })
     }
 
     fn back_office(&mut self, place: &Place, level: Level, row: LedgerRow) -> Answer {
