@@ -1,24 +1,24 @@
-//! `cargo xtask bench`: Mobile World beside others who do the same work, in the same run on the same machine.
+//! `cargo xtask bench`: Mobile World against baselines that run the same operations, on the same machine.
 //!
-//! This starts and stops the servers and judges the figures; the work itself is in `crates/peers`, which has the drivers.
+//! This module starts and stops the servers and compares the results; the operations are in `crates/bench-baselines`.
 
-mod guard;
-mod peers;
+mod baselines;
+mod process_group;
 mod shop;
 mod table;
 
 use crate::cluster::network;
 use crate::{cargo, say};
 use anyhow::{Context, Result, bail, ensure};
+use baselines::{Postgres, Redis};
 use clap::{Args, Subcommand, ValueEnum};
-use guard::Guard;
-use mw_cluster::{Cluster, ClusterOptions, Network};
-use peers::{Postgres, Redis};
+use mw_cassandra_testbed::{Cluster, ClusterOptions, Network};
+use process_group::ProcessGroup;
 use shop::Shop;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use table::{Figures, Verdicts};
+use table::{Comparisons, OperationRounds};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -27,87 +27,87 @@ pub(crate) enum Command {
         after_help = "PostgreSQL and Redis are installed with apt-get where that is possible, Cassandra is fetched \
                             once. All of them are started here, on loopback addresses and with their data in --dir, and \
                             stopped at the end, also on Ctrl-C.\n\
-                            Every work is done by Mobile World and by the peer in turns. A ratio is the median of the \
+                            Every operation runs on Mobile World and on the baseline in alternating rounds. A ratio is the median of the \
                             rounds, with the smallest and the largest. The command fails where a target is missed.\n\
                             It takes about ten minutes, and the machine should do nothing else meanwhile."
     )]
-    Peers(Peers),
+    Baselines(Baselines),
 }
 
 #[derive(Args)]
-pub(crate) struct Peers {
+pub(crate) struct Baselines {
     /// Compare with this one only; may be given several times
     #[arg(long, value_name = "PEER")]
-    only: Vec<Peer>,
+    only: Vec<Baseline>,
     /// How long a round is
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..))]
     seconds: u64,
-    /// Rounds that count, of each side
+    /// Measured rounds of each side
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Connections of each side, which send their next request when they have their answer
+    /// Connections of each side, each in a closed loop
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=512))]
     clients: u64,
-    /// Where all of them keep their data: a folder on a disk that other users may enter
+    /// Parent of the data folder of all servers; other users need access to it
     #[arg(long, value_name = "FOLDER", default_value = "/var/tmp")]
     dir: PathBuf,
     /// The first three bytes of the addresses of Cassandra's nodes [default: a free one]
     #[arg(long, value_parser = network)]
     network: Option<Network>,
-    /// Write the figures as JSON
+    /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Peer {
+enum Baseline {
     Postgres,
     Redis,
     Cassandra,
 }
 
-/// What was built, and what every run is told.
+/// The built programs, and the options of every run.
 struct Bench<'a> {
-    options: &'a Peers,
+    options: &'a Baselines,
     mw: PathBuf,
-    peers: PathBuf,
-    guard: Guard,
+    baselines: PathBuf,
+    group: ProcessGroup,
 }
 
 const NODES: usize = 3;
 const HEAP_MIB: u32 = 1_024;
 
-pub(crate) fn run(Command::Peers(options): &Command) -> Result<()> {
+pub(crate) fn run(Command::Baselines(options): &Command) -> Result<()> {
     let started = Instant::now();
     if let Some(path) = &options.json {
-        // Asked now: ten minutes of load for nothing annoy.
+        // Checked now, so that a wrong path does not fail after ten minutes of load.
         fs::write(path, "").with_context(|| format!("write {}", path.display()))?;
     }
-    if options.wants(Peer::Postgres) {
+    if options.wants(Baseline::Postgres) {
         Postgres::install()?;
     }
-    if options.wants(Peer::Redis) {
+    if options.wants(Baseline::Redis) {
         Redis::install()?;
     }
     let release = build()?;
     let bench = Bench {
         options,
         mw: release.join("mw"),
-        peers: release.join("mw-peers"),
-        guard: Guard::start(&options.dir)?,
+        baselines: release.join("mw-bench-baselines"),
+        group: ProcessGroup::start(&options.dir)?,
     };
-    let mut figures = Vec::new();
-    if options.wants(Peer::Postgres) || options.wants(Peer::Redis) {
-        figures.extend(bench.on_one_machine()?);
+    let mut results = Vec::new();
+    if options.wants(Baseline::Postgres) || options.wants(Baseline::Redis) {
+        results.extend(bench.on_one_machine()?);
     }
-    if options.wants(Peer::Cassandra) {
-        figures.extend(bench.on_cassandra()?);
+    if options.wants(Baseline::Cassandra) {
+        results.extend(bench.on_cassandra()?);
     }
     drop(bench);
-    let verdicts = Verdicts::of(&figures)?;
+    let comparisons = Comparisons::of(&results)?;
     say(format_args!(
         "\n{}\n\n{} clients, {} rounds of {} s each, {} cores, {:.0} s in all",
-        verdicts.table(),
+        comparisons.table(),
         options.clients,
         options.rounds,
         options.seconds,
@@ -115,64 +115,64 @@ pub(crate) fn run(Command::Peers(options): &Command) -> Result<()> {
         started.elapsed().as_secs_f64()
     ));
     if let Some(path) = &options.json {
-        fs::write(path, verdicts.json()?).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, comparisons.json()?).with_context(|| format!("write {}", path.display()))?;
     }
-    let missed = verdicts.missed();
-    ensure!(missed == 0, "{missed} of {} targets missed", verdicts.targets());
+    let missed = comparisons.missed();
+    ensure!(missed == 0, "{missed} of {} targets missed", comparisons.targets());
     Ok(())
 }
 
-/// Builds what is measured, and answers where it is.
+/// Builds the programs, and returns their folder.
 fn build() -> Result<PathBuf> {
-    let arguments = "build --release --locked -p mw -p mw-peers";
+    let arguments = "build --release --locked -p mw -p mw-bench-baselines";
     say(format_args!("cargo {arguments}"));
     let status = cargo::command(arguments).status().context("run cargo build")?;
-    ensure!(status.success(), "build mw and mw-peers: {status}");
+    ensure!(status.success(), "build mw and mw-bench-baselines: {status}");
     Ok(cargo::Metadata::load()?.target_directory.join("release"))
 }
 
-impl Peers {
-    fn wants(&self, peer: Peer) -> bool {
-        self.only.is_empty() || self.only.contains(&peer)
+impl Baselines {
+    fn wants(&self, baseline: Baseline) -> bool {
+        self.only.is_empty() || self.only.contains(&baseline)
     }
 }
 
 impl Bench<'_> {
     /// PostgreSQL, Redis and the embedded engine, with their data on the same disk.
-    fn on_one_machine(&self) -> Result<Vec<Figures>> {
-        let data = self.guard.dir().join("mw");
+    fn on_one_machine(&self) -> Result<Vec<OperationRounds>> {
+        let data = self.group.dir().join("mw");
         let shop = Shop::start(
-            &self.guard,
+            &self.group,
             &self.mw,
             &[("MW_STORE__EMBEDDED__PATH", &data.to_string_lossy())],
             &[],
         )?;
         let mut arguments = Vec::new();
-        let postgres = if self.options.wants(Peer::Postgres) {
-            let postgres = Postgres::start(&self.guard, self.options.clients)?;
+        let postgres = if self.options.wants(Baseline::Postgres) {
+            let postgres = Postgres::start(&self.group, self.options.clients)?;
             arguments.extend(["--postgres".to_owned(), postgres.connection()]);
             Some(postgres)
         } else {
             None
         };
         let mut redis = Vec::new();
-        if self.options.wants(Peer::Redis) {
+        if self.options.wants(Baseline::Redis) {
             for fsync in ["everysec", "always"] {
-                let server = Redis::start(&self.guard, fsync)?;
+                let server = Redis::start(&self.group, fsync)?;
                 arguments.extend([format!("--redis-{fsync}"), server.url()]);
                 redis.push(server);
             }
         }
-        let figures = self.measure("embedded", &shop, &arguments)?;
+        let results = self.measure("embedded", &shop, &arguments)?;
         shop.stop()?;
         postgres.map(Postgres::stop).transpose()?;
         redis.into_iter().try_for_each(Redis::stop)?;
-        Ok(figures)
+        Ok(results)
     }
 
-    fn on_cassandra(&self) -> Result<Vec<Figures>> {
+    fn on_cassandra(&self) -> Result<Vec<OperationRounds>> {
         let cluster = Cluster::start(ClusterOptions {
-            name: "peers".to_owned(),
+            name: "baselines".to_owned(),
             nodes: NODES,
             network: self.options.network.unwrap_or(Network::Free),
             heap_mib: HEAP_MIB,
@@ -184,17 +184,17 @@ impl Bench<'_> {
         let quoted: Vec<String> = points.iter().map(|point| format!("\"{point}\"")).collect();
         let contact = format!("store.cassandra.contact_points=[{}]", quoted.join(","));
         let options = ["--store", "cassandra", "--apply-schema", "--set", &contact];
-        let shop = Shop::start(&self.guard, &self.mw, &[], &options)?;
-        let figures = self.measure("cassandra", &shop, &["--nodes".to_owned(), points.join(",")])?;
+        let shop = Shop::start(&self.group, &self.mw, &[], &options)?;
+        let results = self.measure("cassandra", &shop, &["--nodes".to_owned(), points.join(",")])?;
         shop.stop()?;
-        Ok(figures)
+        Ok(results)
     }
 
-    fn measure(&self, what: &str, shop: &Shop, arguments: &[String]) -> Result<Vec<Figures>> {
-        let out = self.guard.dir().join(format!("{what}.json"));
+    fn measure(&self, what: &str, shop: &Shop, arguments: &[String]) -> Result<Vec<OperationRounds>> {
+        let out = self.group.dir().join(format!("{what}.json"));
         let status = self
-            .guard
-            .command(&self.peers)?
+            .group
+            .command(&self.baselines)?
             .arg(what)
             .args(["--mw", shop.url(), "--mw-pid", &shop.pid().to_string()])
             .args(["--seconds", &self.options.seconds.to_string()])
@@ -204,15 +204,15 @@ impl Bench<'_> {
             .arg(&out)
             .args(arguments)
             .status()
-            .context("run mw-peers")?;
+            .context("run mw-bench-baselines")?;
         if !status.success() {
-            bail!("measure {what}: mw-peers ended with {status}, see above");
+            bail!("measure {what}: mw-bench-baselines ended with {status}, see above");
         }
         read(&out)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Figures>> {
+fn read(path: &Path) -> Result<Vec<OperationRounds>> {
     let json = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     serde_json::from_str(&json).with_context(|| format!("read {}", path.display()))
 }
@@ -228,23 +228,34 @@ mod tests {
         command: Command,
     }
 
-    fn parsed(line: &str) -> std::result::Result<Peers, clap::Error> {
-        let Command::Peers(options) = Cli::try_parse_from(line.split(' '))?.command;
+    fn parsed(line: &str) -> std::result::Result<Baselines, clap::Error> {
+        let Command::Baselines(options) = Cli::try_parse_from(line.split(' '))?.command;
         Ok(options)
     }
 
     #[test]
     fn all_peers_are_compared_unless_some_are_named() {
-        let all = parsed("xtask peers").unwrap();
-        assert!([Peer::Postgres, Peer::Redis, Peer::Cassandra].into_iter().all(|peer| all.wants(peer)));
-        let two = parsed("xtask peers --only postgres --only cassandra --seconds 2").unwrap();
-        assert!(two.wants(Peer::Postgres) && two.wants(Peer::Cassandra) && !two.wants(Peer::Redis));
+        let all = parsed("xtask baselines").unwrap();
+        assert!(
+            [Baseline::Postgres, Baseline::Redis, Baseline::Cassandra]
+                .into_iter()
+                .all(|baseline| all.wants(baseline))
+        );
+        let two = parsed("xtask baselines --only postgres --only cassandra --seconds 2").unwrap();
+        assert!(
+            two.wants(Baseline::Postgres) && two.wants(Baseline::Cassandra) && !two.wants(Baseline::Redis)
+        );
         assert_eq!((two.seconds, two.rounds, two.clients), (2, 3, 64));
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
-        for line in ["peers --only oracle", "peers --rounds 0", "peers --seconds 1", "peers --clients 9999"] {
+    fn invalid_options_are_refused() {
+        for line in [
+            "baselines --only oracle",
+            "baselines --rounds 0",
+            "baselines --seconds 1",
+            "baselines --clients 9999",
+        ] {
             assert!(parsed(&format!("xtask {line}")).is_err(), "{line}");
         }
     }

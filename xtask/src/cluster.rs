@@ -1,9 +1,11 @@
-//! `cargo xtask cluster`: a real Cassandra cluster that stays until it is taken down.
+//! `cargo xtask cluster`: a real Cassandra cluster that runs until `cluster down`.
 
 use crate::say;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use mw_cluster::{Background, ClusterOptions, Network, NodeStatus, SUPERUSER, SUPERUSER_PASSWORD};
+use mw_cassandra_testbed::{
+    ClusterOptions, DetachedCluster, Network, NodeStatus, SUPERUSER, SUPERUSER_PASSWORD,
+};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -28,7 +30,7 @@ pub(crate) enum Command {
     Nodetool {
         #[command(flatten)]
         name: Name,
-        /// The node to ask, counted from 1
+        /// The node, counted from 1
         #[arg(long, default_value_t = 1)]
         node: usize,
         /// For example `status`, `describecluster`, `tablestats mobile_world`
@@ -57,10 +59,10 @@ pub(crate) struct Up {
     /// The first three bytes of the nodes' addresses
     #[arg(long, default_value = "127.0.0", value_parser = network)]
     network: Network,
-    /// Ask clients for a user and a password
+    /// Require a user and a password
     #[arg(long)]
     auth: bool,
-    /// Let clients speak TLS only
+    /// Require TLS
     #[arg(long)]
     tls: bool,
     /// Heap of a node in MiB
@@ -105,20 +107,20 @@ fn start(up: Up) -> Result<()> {
         report,
         ..ClusterOptions::default()
     };
-    let cluster = Background::up(options)?;
+    let cluster = DetachedCluster::up(options)?;
     say(format_args!("\n{}", instructions(&cluster)));
     Ok(())
 }
 
-fn find(name: &str) -> Result<Background> {
-    if let Some(cluster) = Background::find(name)? {
+fn find(name: &str) -> Result<DetachedCluster> {
+    if let Some(cluster) = DetachedCluster::find(name)? {
         return Ok(cluster);
     }
-    let names = Background::names()?;
+    let names = DetachedCluster::names()?;
     if names.is_empty() {
-        bail!("there is no cluster: start one with `cargo xtask cluster up`");
+        bail!("find a cluster: none is running; start one with `cargo xtask cluster up`");
     }
-    bail!("there is no cluster `{name}`; there is {}", names.join(", "));
+    bail!("find cluster `{name}`: not running; running: {}", names.join(", "));
 }
 
 fn status(name: &str) -> Result<()> {
@@ -148,9 +150,9 @@ fn table(nodes: &[NodeStatus]) -> String {
     rows.join("\n")
 }
 
-fn instructions(cluster: &Background) -> String {
+fn instructions(cluster: &DetachedCluster) -> String {
     let points = cluster.contact_points();
-    let joined = |shown: Vec<String>| shown.join(",");
+    let joined = |texts: Vec<String>| texts.join(",");
     let quoted = joined(points.iter().map(|point| format!("\"{point}\"")).collect());
     let mut serve = vec![
         "mw serve --store cassandra --set store.cassandra.local_dc=dc1".to_owned(),

@@ -1,24 +1,24 @@
-//! `cargo xtask counts`: what a request costs on the hot routes, in instructions and allocations. Counted, not timed, so
-//! that a busy machine gives the same answer as a quiet one.
+//! `cargo xtask counts`: instructions and allocations of a request on the hot routes. Counted, not timed, so that
+//! other load on the machine does not change the result.
 
 mod callgrind;
-mod figures;
+mod costs;
 
 use crate::tools::Tool;
 use crate::{cargo, say};
 use anyhow::{Context, Result, bail, ensure};
-use figures::{Figures, Usage};
+use costs::{RouteCosts, Usage};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The figures that a change is held against, from the workspace root.
+/// The stored costs, from the workspace root.
 const FILE: &str = "crates/http/counts.toml";
 
 const BUILD: &str = "test -p mw-http --test counts --no-run --profile counts --locked --message-format json-render-diagnostics";
 
-/// Read by the program: where to leave its figures.
+/// Read by the counted program: the file for its report.
 const REPORT_VARIABLE: &str = "MW_COUNTS_REPORT";
 
 pub(crate) fn run(write: bool) -> Result<()> {
@@ -40,23 +40,23 @@ pub(crate) fn run(write: bool) -> Result<()> {
     let comparison = kept.compare(&counted);
     say(format_args!("{}", comparison.table()));
     if comparison.is_better() {
-        say(format_args!("cheaper than {FILE} says: keep it so with `cargo xtask counts --write`"));
+        say(format_args!("cheaper than in {FILE}: store the new costs with `cargo xtask counts --write`"));
     }
     ensure!(
         !comparison.is_worse(),
         "a request costs more than {FILE} allows: look at the profile of its route, or accept the new \
-         figures with `cargo xtask counts --write` and say why in the commit"
+         costs with `cargo xtask counts --write` and say why in the commit"
     );
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Figures> {
+fn read(file: &Path) -> Result<RouteCosts> {
     let text = fs::read_to_string(file)
-        .with_context(|| format!("read {FILE} (`cargo xtask counts --write` makes it)"))?;
-    Figures::parse(&text).with_context(|| format!("read {FILE}"))
+        .with_context(|| format!("read {FILE} (`cargo xtask counts --write` creates it)"))?;
+    RouteCosts::parse(&text).with_context(|| format!("read {FILE}"))
 }
 
-/// A line of what cargo says while it builds.
+/// A message of cargo during the build.
 #[derive(Deserialize)]
 struct Built {
     executable: Option<PathBuf>,
@@ -68,18 +68,19 @@ fn build() -> Result<PathBuf> {
     executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no program")
 }
 
-fn executable(said: &str) -> Option<PathBuf> {
-    said.lines()
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
         .filter_map(|line| serde_json::from_str::<Built>(line).ok())
         .find_map(|built| built.executable)
 }
 
 /// Runs the program under callgrind, and leaves a profile a route in `folder`.
-fn count(program: &Path, folder: &Path) -> Result<Figures> {
+fn count(program: &Path, folder: &Path) -> Result<RouteCosts> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
     }
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let report = folder.join("report.tsv");
     let output = Command::new("valgrind")
         .args(callgrind::arguments(folder))
@@ -95,14 +96,14 @@ fn count(program: &Path, folder: &Path) -> Result<Figures> {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    let report = fs::read_to_string(&report).context("read what the program counted")?;
+    let report = fs::read_to_string(&report).context("read the report of the program")?;
     let usages = Usage::parse_all(&report)?;
-    let mut figures = Figures::default();
+    let mut costs = RouteCosts::default();
     for (index, usage) in usages.iter().enumerate() {
         let instructions = callgrind::of_route(folder, index, &usage.route)?;
-        figures.push(usage, instructions);
+        costs.push(usage, instructions);
     }
-    Ok(figures)
+    Ok(costs)
 }
 
 #[cfg(test)]
@@ -111,11 +112,11 @@ mod tests {
 
     #[test]
     fn the_program_is_found_among_what_cargo_says() {
-        let said = "not json\n\
+        let messages = "not json\n\
                     {\"reason\":\"compiler-artifact\",\"executable\":null}\n\
                     {\"reason\":\"compiler-artifact\",\"executable\":\"/t/counts-1\"}\n\
                     {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(said), Some(PathBuf::from("/t/counts-1")));
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/counts-1")));
         assert_eq!(executable("{\"reason\":\"build-finished\",\"success\":true}\n"), None);
     }
 

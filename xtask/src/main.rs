@@ -1,6 +1,6 @@
-//! What a developer runs, as `cargo xtask <command>`. Starts with nothing installed but cargo.
+//! Developer commands, as `cargo xtask <command>`. Needs nothing installed but cargo.
 
-#![expect(clippy::print_stdout, reason = "a command line program talks through its standard output")]
+#![expect(clippy::print_stdout, reason = "a command line program prints to its standard output")]
 
 mod bench;
 mod cargo;
@@ -36,20 +36,20 @@ enum Command {
         /// Run this step only; may be given several times
         #[arg(long, value_name = "STEP", value_parser = PossibleValuesParser::new(steps::names()))]
         only: Vec<String>,
-        /// Print the steps and what each runs, and run nothing
+        /// Print the steps and their commands without running them
         #[arg(long)]
         list: bool,
     },
-    /// Check the house rules: dependency direction, dead files, wording, links, manifests
+    /// Check the house rules: dependency direction, dead files, words, links, manifests, commit subjects
     #[command(after_help = "Each violation is one line, `path:line: what to change`.")]
     Tidy,
-    /// Measure Mobile World beside others who do the same work
+    /// Measure Mobile World against baselines that run the same operations
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Start, look at and stop a real Cassandra cluster on this machine
+    /// Start, inspect and stop a real Cassandra cluster on this machine
     #[command(subcommand)]
     Cluster(cluster::Command),
-    /// Count what a request costs in instructions and allocations, and compare with crates/http/counts.toml
+    /// Count instructions and allocations of a request, and compare with crates/http/counts.toml
     #[command(
         after_help = "Fails where a hot route costs more than the file allows. It does not measure time, so \
                             the machine may be busy.\n\
@@ -57,7 +57,7 @@ enum Command {
                             minutes, counting one. docs/performance.md says what is counted."
     )]
     Counts {
-        /// Write the file anew instead of comparing with it
+        /// Write the file instead of comparing with it
         #[arg(long)]
         write: bool,
     },
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The only way this program prints, so that its lines and those of its children stay in order.
+/// Prints a line. All output goes through here, so that it stays in order with that of child processes.
 fn say(line: impl Display) {
     println!("{line}");
 }

@@ -4,7 +4,7 @@ use crate::test_cluster::TestCluster;
 use crate::tools::Tool;
 use crate::{cargo, say, tidy};
 use anyhow::{Context, Result, bail, ensure};
-use mw_cluster::TEST_VARIABLE;
+use mw_cassandra_testbed::TEST_VARIABLE;
 use std::time::Instant;
 
 struct Step {
@@ -25,7 +25,7 @@ enum Action {
     Here(fn() -> Result<()>),
 }
 
-/// The everyday order: what fails fastest goes first.
+/// The fastest checks run first.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -82,7 +82,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 pub(crate) fn list() {
     for step in STEPS {
-        say(format_args!("{:<8} {:<24} {}", step.name, step.about, step.action.shown()));
+        say(format_args!("{:<8} {:<24} {}", step.name, step.about, step.action.describe()));
     }
 }
 
@@ -112,7 +112,7 @@ fn run(steps: &[&Step], long: bool) -> Result<()> {
     let mut failure = None;
     let mut cluster = steps.iter().any(|step| step.cluster).then(TestCluster::begin);
     for step in steps {
-        say(format_args!("\n── {}: {}", step.name, step.action.shown()));
+        say(format_args!("\n── {}: {}", step.name, step.action.describe()));
         let step_started = Instant::now();
         let outcome = step.run(long, cluster.as_mut());
         seconds.push(step_started.elapsed().as_secs_f64());
@@ -152,7 +152,7 @@ impl Step {
         self.action.run(&self.environment(long, cluster)?)
     }
 
-    /// What its tests find in their environment beside the developer's own.
+    /// Environment variables of its tests, in addition to the developer's.
     fn environment(
         &self,
         long: bool,
@@ -170,7 +170,7 @@ impl Step {
 }
 
 impl Action {
-    fn shown(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::Cargo(arguments) => format!("cargo {arguments}"),
             Self::CargoWith { variable, value, arguments } => format!("{variable}={value} cargo {arguments}"),
@@ -191,8 +191,8 @@ impl Action {
         let status = command
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .status()
-            .with_context(|| format!("run {}", self.shown()))?;
-        ensure!(status.success(), "{} ended with {status}", self.shown());
+            .with_context(|| format!("run {}", self.describe()))?;
+        ensure!(status.success(), "{} ended with {status}", self.describe());
         Ok(())
     }
 }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_variable_is_shown_and_given_to_the_command() {
-        // Cargo refuses the value, so it has seen it.
+        // Cargo refuses the value, which proves that it was passed.
         let (variable, value) = ("CARGO_TERM_COLOR", "loud");
         let action = Action::CargoWith { variable, value, arguments: "locate-project" };
         let error = action.run(&[]).expect_err("must fail").to_string();
@@ -249,11 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn only_tests_that_share_the_cluster_are_told_where_it_is() {
+    fn only_steps_with_cluster_tests_get_its_addresses() {
         let mut cluster = TestCluster::given("127.0.0.1,127.0.0.2");
-        let told = Step { cluster: true, ..PASS }.environment(true, Some(&mut cluster)).expect("there");
+        let environment =
+            Step { cluster: true, ..PASS }.environment(true, Some(&mut cluster)).expect("there");
         let where_it_is = (TEST_VARIABLE, "127.0.0.1,127.0.0.2".to_owned());
-        assert_eq!(told, [(LONG_VARIABLE, "1".to_owned()), where_it_is]);
+        assert_eq!(environment, [(LONG_VARIABLE, "1".to_owned()), where_it_is]);
         assert_eq!(PASS.environment(false, Some(&mut cluster)).expect("there"), []);
     }
 
@@ -264,9 +265,9 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_every_step() {
-        let shown = table(&[&PASS, &FAIL, &UNREACHED], &[0.04, 12.34], true);
+        let output = table(&[&PASS, &FAIL, &UNREACHED], &[0.04, 12.34], true);
         assert_eq!(
-            shown,
+            output,
             "step      seconds  result\n\
              pass          0.0  ok\n\
              fail         12.3  failed\n\
@@ -275,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn the_api_meets_the_engines_after_the_model() {
+    fn the_api_runs_on_the_engines_after_the_model() {
         let order: Vec<_> = names().collect();
         assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster"]);
         for (name, engine) in [("api", "embedded"), ("cluster", "cassandra")] {
             let step = STEPS.iter().find(|step| step.name == name).expect("there");
             let expected = format!("MW_TEST_ENGINE={engine} cargo test -p mw-http --test api --locked");
-            assert_eq!(step.action.shown(), expected);
+            assert_eq!(step.action.describe(), expected);
             assert_eq!(step.cluster, engine == "cassandra", "{name}");
         }
     }

@@ -1,9 +1,9 @@
-//! The Cassandra cluster that tests share: it starts while the steps before them run, and ends with the run, however that
-//! ends. A developer who has one already names it in the variable, and none is started.
+//! The Cassandra cluster that tests share: it starts while the earlier steps run, and ends with the run. Where the
+//! environment variable names a running cluster, that one is used.
 
 use crate::say;
 use anyhow::{Context, Result, anyhow};
-use mw_cluster::{Cluster, ClusterOptions, TEST_VARIABLE};
+use mw_cassandra_testbed::{Cluster, ClusterOptions, TEST_VARIABLE};
 use std::env;
 use std::mem;
 use std::thread::{self, JoinHandle};
@@ -17,7 +17,7 @@ pub(crate) struct TestCluster {
 enum State {
     /// The developer's own.
     Given(String),
-    Starting(JoinHandle<mw_cluster::Result<Cluster>>),
+    Starting(JoinHandle<mw_cassandra_testbed::Result<Cluster>>),
     Running(Box<Cluster>),
     Failed,
 }
@@ -36,7 +36,7 @@ impl TestCluster {
         Self { state: State::Given(addresses.to_owned()) }
     }
 
-    /// What the tests' variable is to say. Waits until the cluster is up.
+    /// The value of the tests' environment variable. Waits until the cluster is up.
     pub(crate) fn addresses(&mut self) -> Result<String> {
         self.state = match mem::replace(&mut self.state, State::Failed) {
             State::Starting(thread) => {
@@ -44,7 +44,7 @@ impl TestCluster {
                     thread.join().map_err(|_| anyhow!("the thread that starts the cluster panicked"))?;
                 State::Running(Box::new(started.context("start the tests' Cassandra cluster")?))
             }
-            settled => settled,
+            other => other,
         };
         match &self.state {
             State::Given(addresses) => Ok(addresses.clone()),
@@ -58,7 +58,7 @@ impl TestCluster {
 }
 
 impl Drop for TestCluster {
-    /// One that is still starting is not waited for: its nodes end with this process.
+    /// A cluster that is still starting is not waited for: its nodes end with this process.
     fn drop(&mut self) {
         if let State::Starting(thread) = mem::replace(&mut self.state, State::Failed)
             && thread.is_finished()
@@ -68,7 +68,7 @@ impl Drop for TestCluster {
     }
 }
 
-fn start() -> mw_cluster::Result<Cluster> {
+fn start() -> mw_cassandra_testbed::Result<Cluster> {
     Cluster::start(ClusterOptions {
         name: "tests".to_owned(),
         nodes: NODES,
@@ -82,17 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_that_is_named_is_used() {
+    fn a_given_cluster_is_used() {
         let mut given = TestCluster::given("127.0.0.1,127.0.0.2");
         assert_eq!(given.addresses().unwrap(), "127.0.0.1,127.0.0.2");
     }
 
     #[test]
-    fn a_failed_start_is_told_each_time() {
+    fn a_failed_start_is_reported_each_time() {
         let refused = || Cluster::start(ClusterOptions { nodes: 0, ..ClusterOptions::default() });
         let mut cluster = TestCluster { state: State::Starting(thread::spawn(refused)) };
         let error = format!("{:#}", cluster.addresses().unwrap_err());
-        assert!(error.starts_with("start the tests' Cassandra cluster: choose options: 0 nodes"), "{error}");
+        assert!(
+            error.starts_with("start the tests' Cassandra cluster: check cluster options: 0 nodes"),
+            "{error}"
+        );
         assert!(cluster.addresses().is_err());
     }
 }

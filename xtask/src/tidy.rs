@@ -1,6 +1,7 @@
-//! `cargo xtask tidy`: the house rules as a test. One module a family of rules, each a function from what is in
-//! the tree to the violations in it.
+//! `cargo xtask tidy`: the house rules as a test. One module a family of rules, each a function from the tree to its
+//! violations.
 
+mod commits;
 mod fixtures;
 mod layers;
 mod links;
@@ -9,6 +10,7 @@ mod modules;
 mod names;
 mod text;
 mod tree;
+mod words;
 
 use crate::cargo::{self, Metadata};
 use crate::say;
@@ -20,7 +22,7 @@ use tree::Tree;
 struct Violation {
     path: String,
     line: usize,
-    /// What to change, not what is wrong in general.
+    /// What to change.
     change: String,
 }
 
@@ -39,7 +41,8 @@ impl fmt::Display for Violation {
 pub(crate) fn run() -> Result<()> {
     let tree = Tree::load(cargo::root())?;
     let metadata = Metadata::load()?;
-    let violations = check(&tree, &metadata);
+    let mut violations = check(&tree, &metadata);
+    violations.extend(commits::check(&commits::load(cargo::root())?));
     for violation in &violations {
         say(violation);
     }
@@ -58,6 +61,7 @@ fn check(tree: &Tree, metadata: &Metadata) -> Vec<Violation> {
         fixtures::check(tree),
         names::check(tree),
         text::check(tree),
+        words::check(tree),
         links::check(tree),
     ]
     .concat();
@@ -70,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_violation_is_one_line_that_an_editor_can_open() {
+    fn a_violation_is_one_line_with_path_and_line_number() {
         let violation = Violation::new("crates/shop/src/lib.rs", 7, "remove this");
         assert_eq!(violation.to_string(), "crates/shop/src/lib.rs:7: remove this");
     }
 
     #[test]
-    fn every_family_of_rules_is_consulted() {
+    fn every_family_of_rules_runs() {
         let tree = Tree::of(&[
             ("crates/odd/Cargo.toml", "[package]\nname = \"mw-odd\"\n"),
             ("crates/odd/src/lib.rs", "//! Odd.\n"),

@@ -1,4 +1,4 @@
-//! What the steps need besides cargo, and what to type where it is missing.
+//! Tools that the steps need besides cargo, and how to install them.
 
 use crate::{cargo, say};
 use anyhow::Result;
@@ -16,15 +16,15 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// `None` where the tool is there, else what it is and how to install it.
+    /// `None` where the tool is installed, else how to install it.
     pub(crate) fn missing(self) -> Option<&'static str> {
-        (!answers(self.probe())).then(|| self.install())
+        (!succeeds(self.probe())).then(|| self.install())
     }
 
     /// The same, after an attempt to install it where this program can: with apt-get, as root.
     pub(crate) fn missing_after_install(self) -> Result<Option<&'static str>> {
         if let (Self::Valgrind, Some(_)) = (self, self.missing()) {
-            mw_cluster::install_package("valgrind", |line| say(line))?;
+            mw_cassandra_testbed::install_package("valgrind", |line| say(line))?;
         }
         Ok(self.missing())
     }
@@ -73,7 +73,7 @@ impl Tool {
     }
 }
 
-fn answers(mut probe: Command) -> bool {
+fn succeeds(mut probe: Command) -> bool {
     probe
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_does_not_answer() {
-        assert!(!answers(Command::new("mw-no-such-program")));
-        assert!(!answers(cargo::command("mw-no-such-subcommand")));
-        assert!(answers(cargo::command("--version")));
+    fn a_missing_program_is_noticed() {
+        assert!(!succeeds(Command::new("mw-no-such-program")));
+        assert!(!succeeds(cargo::command("mw-no-such-subcommand")));
+        assert!(succeeds(cargo::command("--version")));
     }
 
     #[test]
-    fn every_tool_says_what_to_run() {
+    fn every_tool_has_an_install_command() {
         for tool in [Tool::Rustfmt, Tool::Clippy, Tool::CCompiler, Tool::Make, Tool::Deny, Tool::Valgrind] {
             assert!(tool.install().contains("run `"), "{tool:?}");
         }

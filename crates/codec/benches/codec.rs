@@ -1,4 +1,4 @@
-//! What a stored value costs to write and to read. `cargo bench -p mw-codec`.
+//! Benchmarks of encoding and decoding stored values. `cargo bench -p mw-codec`.
 
 #![expect(clippy::unwrap_used, reason = "a value that is spelled wrongly is a bench that fails")]
 
@@ -76,7 +76,7 @@ fn product() -> Product {
         name: "Product 7".to_owned(),
         category: Category::parse("smartphones").unwrap(),
         price: Money::from_minor(1_999_000),
-        description: "A thing that somebody wants, told in about as many words as it takes. ".repeat(3),
+        description: "A product with a description of ordinary length, in plain words.     ".repeat(3),
         attributes: attributes.into(),
         created_at: at(0),
         updated_at: at(0),

@@ -1,14 +1,15 @@
-//! Stored bytes of every noun: compact, and with a version, so that a later release reads what this one wrote.
+//! The stored format of every noun: compact and versioned, so that a later release reads the bytes of this one.
 //!
 //! A value begins with its version. In tables whose rows expire the next eight bytes are the expiry, so that compaction
 //! can drop a row without reading the rest. Numbers are variable-length, text has its length before it. `fixtures/`
-//! holds a value of every version ever released; a test reads each. Every engine that keeps bytes keeps these.
+//! holds a value of every released version; a test reads each. Every engine that stores bytes uses this format.
 
 pub mod carts;
-pub mod once;
+pub mod export;
+pub mod idempotency;
+pub mod intents;
 pub mod orders;
 pub mod products;
-pub mod records;
 pub mod sessions;
 pub mod stock;
 
@@ -23,7 +24,7 @@ use mw_store::StoreError;
 /// The version that this release writes.
 pub const VERSION: u8 = 1;
 
-/// Stored bytes that make no sense, and what they were meant to be.
+/// Stored bytes that cannot be decoded, and the kind of value they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {0}")]
 pub struct Damaged(pub &'static str);
@@ -109,7 +110,7 @@ impl Writer {
     }
 }
 
-/// Reads a value. Every step checks that there is something to read.
+/// Reads a value. Every step checks the number of remaining bytes.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -117,7 +118,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Starts reading a value of the current version; `what` names it if it turns out damaged.
+    /// Starts reading a value of the current version; `what` names the kind of value in an error.
     pub fn new(bytes: &'a [u8], what: &'static str) -> Result<Self, Damaged> {
         match bytes.split_first() {
             Some((&VERSION, rest)) => Ok(Self { rest, what }),
@@ -136,7 +137,7 @@ impl<'a> Reader<'a> {
         Damaged(self.what)
     }
 
-    /// Everything has been read.
+    /// Ends reading; fails if bytes remain.
     pub fn end(self) -> Result<(), Damaged> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.damaged()) }
     }
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn unsigned(&mut self) -> Result<u64, Damaged> {
-        // Most numbers are lengths of a byte.
+        // Fast path: most numbers are lengths of one byte.
         if let Some((&byte @ ..0x80, rest)) = self.rest.split_first() {
             self.rest = rest;
             return Ok(byte.into());
@@ -225,7 +226,7 @@ impl<'a> Reader<'a> {
         mut read: impl FnMut(&mut Self) -> Result<T, Damaged>,
     ) -> Result<Vec<T>, Damaged> {
         let len = self.unsigned()?;
-        // A damaged length must not reserve memory: no item is shorter than a byte.
+        // A damaged length must not reserve memory: every item has at least one byte.
         let mut list = Vec::with_capacity(usize::try_from(len).unwrap_or(usize::MAX).min(self.rest.len()));
         for _ in 0..len {
             list.push(read(self)?);
@@ -238,10 +239,10 @@ impl<'a> Reader<'a> {
         Ok(pairs.into_iter().collect())
     }
 
-    /// A text map as the attributes of a card. Their text is checked once, as a whole.
+    /// A text map as the attributes of a product. Their text is checked once, as a whole.
     pub fn attributes(&mut self) -> Result<Attributes, Damaged> {
         let texts = usize::try_from(self.unsigned()?).unwrap_or(usize::MAX).saturating_mul(2);
-        // Neither can be more than what is left to read, whatever a damaged length says.
+        // A damaged length must not reserve memory: neither can exceed the remaining bytes.
         let mut ends = Vec::with_capacity(texts.min(self.rest.len()));
         let mut bytes = Vec::with_capacity(if texts == 0 { 0 } else { self.rest.len() });
         for _ in 0..texts {

@@ -1,5 +1,6 @@
 //! Stored orders with their events, and the running sums of the sales report.
 
+use mw_domain::orders::SalesSums;
 use mw_domain::{
     EventKind, GeoZone, Money, Order, OrderEvent, OrderId, OrderLine, OrderStatus, ProductId, UserId,
 };
@@ -8,7 +9,7 @@ use crate::{Damaged, Reader, Writer};
 
 const WHAT: &str = "order";
 
-/// An order and its events, oldest first: a handful at most, so they live in one row.
+/// An order and its events, oldest first, in one row: the state machine bounds their number.
 pub fn encode(order: &Order, events: &[OrderEvent]) -> Vec<u8> {
     let mut writer = Writer::new(160 + order.lines.len() * 64);
     write(&mut writer, order);
@@ -147,15 +148,8 @@ fn read_event(reader: &mut Reader<'_>) -> Result<OrderEvent, Damaged> {
     })
 }
 
-/// Running sums of one zone and day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sums {
-    pub orders: u64,
-    pub units: u64,
-    pub revenue: Money,
-}
-
-pub fn encode_sums(sums: Sums) -> Vec<u8> {
+/// The running sums of one zone and day.
+pub fn encode_sums(sums: SalesSums) -> Vec<u8> {
     let mut writer = Writer::new(24);
     writer.unsigned(sums.orders);
     writer.unsigned(sums.units);
@@ -163,9 +157,9 @@ pub fn encode_sums(sums: Sums) -> Vec<u8> {
     writer.done()
 }
 
-pub fn decode_sums(bytes: &[u8]) -> Result<Sums, Damaged> {
+pub fn decode_sums(bytes: &[u8]) -> Result<SalesSums, Damaged> {
     let mut reader = Reader::new(bytes, "sales sums")?;
-    let sums = Sums {
+    let sums = SalesSums {
         orders: reader.unsigned()?,
         units: reader.unsigned()?,
         revenue: Money::from_minor(reader.signed()?),

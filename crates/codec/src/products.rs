@@ -1,4 +1,4 @@
-//! Stored product cards. What an order needs of a card comes first, so that placing one reads no description.
+//! Stored products. The fields that an order needs come first, so that placing one reads no description.
 
 use mw_domain::{Category, Money, Product, ProductId};
 

@@ -17,7 +17,7 @@ pub fn decode(bytes: &[u8]) -> Result<Session, Damaged> {
     Ok(session)
 }
 
-/// A row that only says until when it counts.
+/// A row that holds only its expiry.
 pub fn encode_until(expires_at: Timestamp) -> Vec<u8> {
     Writer::expiring(9, expires_at).done()
 }

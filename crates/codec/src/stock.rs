@@ -1,4 +1,4 @@
-//! Stored stock figures, ledger movements and reservations.
+//! Stored stock levels, ledger movements and reservations.
 
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
@@ -25,7 +25,7 @@ pub fn decode_level(bytes: &[u8]) -> Result<(Level, Timestamp), Damaged> {
     Ok((level, updated_at))
 }
 
-/// The figures together with the product and the zone they are of.
+/// A stock level together with its product and zone.
 pub fn write_zone(writer: &mut Writer, stock: &ZoneStock) {
     writer.text(stock.product_id.as_str());
     writer.text(stock.geo_zone.as_str());
@@ -90,7 +90,7 @@ pub fn read_movement(reader: &mut Reader<'_>) -> Result<Movement, Damaged> {
     })
 }
 
-/// `keep_until` is when a closed reservation may be forgotten; an open one is kept for ever.
+/// `keep_until` is the expiry of a closed reservation's row; the row of an open one does not expire.
 pub fn encode_reservation(reservation: &Reservation, keep_until: Timestamp) -> Vec<u8> {
     let mut writer = Writer::expiring(64 + reservation.lines.len() * 20, keep_until);
     write_reservation(&mut writer, reservation);

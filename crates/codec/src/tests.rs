@@ -1,30 +1,37 @@
-//! A stored value of every kind and version, read back. The fixtures are what a release wrote to disk: a test that
-//! fails here says that this release cannot read its predecessor's data. `MW_BLESS=1` writes fixtures that are missing;
+//! A stored value of every kind and version is read back. The fixtures were written by a release: a failure here means
+//! that this release cannot read its predecessor's data. `MW_BLESS=1` writes fixtures that are missing;
 //! it never changes one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use mw_domain::cart::MergeChange;
+use mw_domain::carts::{CartLifetime, MergeChange};
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Attributes, Cart, CartChange, CartId, CartLine, CartStatus, Category, Demand, EventKind, GeoZone,
-    IdempotencyKey, Level, Money, Movement, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Owner,
-    Product, ProductId, Reservation, ReservationId, ReservationStatus, Session, SessionId, Timestamp, UserId,
-    ZoneStock,
+    IdempotencyKey, Level, MergeMode, Money, Movement, Order, OrderEvent, OrderId, OrderLine, OrderStatus,
+    Owner, Product, ProductId, Reservation, ReservationId, ReservationStatus, Session, SessionId, Timestamp,
+    UserId, ZoneStock,
 };
 use mw_store::carts::Merged;
-use mw_store::once::{Outcome, Remembered};
-use mw_store::records::Record;
+use mw_store::export::Record;
+use mw_store::idempotency::{Outcome, StoredOutcome};
+use mw_store::products::ImportProduct;
 use mw_store::sessions::LoggedIn;
-use mw_store::{Fingerprint, Once};
+use mw_store::{Fingerprint, RequestIdentity};
 use uuid::Uuid;
 
-use crate::orders::Sums;
-use crate::{Damaged, Reader, VERSION, Writer, carts, once, orders, products, records, sessions, stock};
+use crate::intents::login::LoginIntent;
+use crate::intents::merge::{MergeMarker, MergeSpec};
+use crate::intents::order::OrderIntent;
+use crate::intents::product::{ListingKey, ProductIntent};
+use crate::intents::status::StatusIntent;
+use crate::{
+    Damaged, Reader, VERSION, Writer, carts, export, idempotency, intents, orders, products, sessions, stock,
+};
 
-/// What version 1 wrote.
+/// The bytes that version 1 wrote.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/v1");
 
 fn at(ms: i64) -> Timestamp {
@@ -149,9 +156,56 @@ fn events() -> Vec<OrderEvent> {
     vec![created, paid]
 }
 
-fn remembered(outcome: Outcome) -> Remembered {
+fn stored_outcome(outcome: Outcome) -> StoredOutcome {
     let key = IdempotencyKey::parse("key-1").unwrap().line(7);
-    Remembered { once: Once { key, fingerprint: Fingerprint([7; 32]), keep_until: at(172_800_000) }, outcome }
+    StoredOutcome {
+        identity: RequestIdentity { key, fingerprint: Fingerprint([7; 32]), keep_until: at(172_800_000) },
+        outcome,
+    }
+}
+
+fn merge_spec(mode: MergeMode, expected_version: Option<u64>) -> MergeSpec {
+    MergeSpec {
+        user: Owner::User(UserId::parse("u-1").unwrap()),
+        guest: cart().owner,
+        mode,
+        new_cart_id: CartId::new(uuid(8)),
+        expected_version,
+        lifetime: CartLifetime { user_ms: 2_592_000_000, guest_ms: 86_400_000 },
+        now: at(70_001),
+    }
+}
+
+fn merge_marker(mode: MergeMode, expected_version: Option<u64>) -> MergeMarker {
+    MergeMarker { spec: merge_spec(mode, expected_version), guest_cart: cart(), target: CartId::new(uuid(2)) }
+}
+
+fn product_intent() -> ProductIntent {
+    let Product { product_id, category, price, .. } = product();
+    ProductIntent { product_id, previous: Some(ListingKey { category, band: 131, price }), rev: 7 }
+}
+
+fn import() -> ImportProduct {
+    let zone = |name| GeoZone::parse(name).unwrap();
+    ImportProduct {
+        product: product(),
+        stock: vec![(zone("moscow"), 500), (zone("spb"), 0)],
+        op: uuid(9),
+        now: at(9),
+        identity: Some(stored_outcome(Outcome::Placed(order().order_id)).identity),
+    }
+}
+
+fn order_intent() -> OrderIntent {
+    OrderIntent {
+        order: order(),
+        closing: Some((cart(), CartLifetime { user_ms: 2_592_000_000, guest_ms: 86_400_000 })),
+        identity: Some(stored_outcome(Outcome::Placed(order().order_id)).identity),
+    }
+}
+
+fn status_intent(cause: Option<Cause>) -> StatusIntent {
+    StatusIntent { order_id: order().order_id, version: 3, cause }
 }
 
 fn zone_stock() -> ZoneStock {
@@ -190,11 +244,11 @@ fn every_record() -> Vec<(&'static str, Record)> {
         ("session", Record::Session(session())),
         ("reservation", Record::Reservation(reservation())),
         ("order", Record::Order { order: order(), events: events() }),
-        ("remembered", Record::Remembered(remembered(Outcome::Placed(order().order_id)))),
+        ("stored_outcome", Record::StoredOutcome(stored_outcome(Outcome::Placed(order().order_id)))),
     ]
 }
 
-/// Reads the fixture of a name, which must be what this release would write.
+/// Reads a fixture; it must equal the bytes that this release writes.
 fn fixture(name: &str, written: &[u8]) -> Vec<u8> {
     let path = Path::new(FIXTURES).join(format!("{name}.hex"));
     let hex = written.iter().fold(String::new(), |mut hex, byte| {
@@ -228,45 +282,109 @@ fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(stock::decode_reservation(&bytes), Ok((reservation(), at(8))));
     let bytes = fixture("order", &orders::encode(&order(), &events()));
     assert_eq!(orders::decode(&bytes), Ok((order(), events())));
-    let sums = Sums { orders: 3, units: 400, revenue: Money::from_minor(1 << 40) };
+    let sums = mw_domain::orders::SalesSums { orders: 3, units: 400, revenue: Money::from_minor(1 << 40) };
     assert_eq!(orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))), Ok(sums));
 }
 
 #[test]
-fn every_remembered_outcome_reads_back_from_its_fixture() {
+fn every_stored_outcome_reads_back_from_its_fixture() {
     for (name, outcome) in outcomes() {
-        let remembered = remembered(outcome);
-        let bytes =
-            fixture(&format!("remembered_{name}"), &once::encode(&remembered.once, &remembered.outcome));
-        assert_eq!(once::decode(&bytes), Ok(remembered), "{name}");
+        let stored_outcome = stored_outcome(outcome);
+        let bytes = fixture(
+            &format!("stored_outcome_{name}"),
+            &idempotency::encode(&stored_outcome.identity, &stored_outcome.outcome),
+        );
+        assert_eq!(idempotency::decode(&bytes), Ok(stored_outcome), "{name}");
     }
 }
 
 #[test]
 fn every_outcome_reads_back_from_its_fixture() {
     for (name, outcome) in outcomes() {
-        let bytes = fixture(&format!("outcome_{name}"), &once::encode_outcome(&outcome));
-        assert_eq!(once::decode_outcome(&bytes), Ok(outcome), "{name}");
+        let bytes = fixture(&format!("outcome_{name}"), &idempotency::encode_outcome(&outcome));
+        assert_eq!(idempotency::decode_outcome(&bytes), Ok(outcome), "{name}");
     }
 }
 
 #[test]
 fn every_record_reads_back_from_its_fixture() {
     for (name, record) in every_record() {
-        let bytes = fixture(&format!("record_{name}"), &records::encode(&record));
-        assert_eq!(records::decode(&bytes), Ok(record), "{name}");
+        let bytes = fixture(&format!("record_{name}"), &export::encode(&record));
+        assert_eq!(export::decode(&bytes), Ok(record), "{name}");
     }
+}
+
+#[test]
+fn every_intent_reads_back_from_its_fixture() {
+    let guest = cart().owner;
+    let bytes = fixture("intent_merge", &intents::merge::encode(&guest));
+    assert_eq!(intents::merge::decode(&bytes), Ok(guest));
+    let marker = merge_marker(MergeMode::Sum, Some(300));
+    let bytes = fixture("intent_merge_marker", &intents::merge::encode_marker(&marker));
+    assert_eq!(intents::merge::decode_marker(&bytes), Ok(marker));
+    let login = LoginIntent { session_id: session().session_id, merge: merge_spec(MergeMode::Max, None) };
+    let bytes = fixture("intent_login", &intents::login::encode(&login));
+    assert_eq!(intents::login::decode(&bytes), Ok(login));
+    let bytes = fixture("intent_product", &intents::product::encode(&product_intent()));
+    assert_eq!(intents::product::decode(&bytes), Ok(product_intent()));
+    let bytes = fixture("intent_import", &intents::import::encode(&import()));
+    assert_eq!(intents::import::decode(&bytes), Ok(import()));
+    let bytes = fixture("intent_order", &intents::order::encode(&order_intent()));
+    assert_eq!(intents::order::decode(&bytes), Ok(order_intent()));
+    let status = status_intent(Some(Cause::Return));
+    let bytes = fixture("intent_status", &intents::status::encode(&status));
+    assert_eq!(intents::status::decode(&bytes), Ok(status));
+}
+
+#[test]
+fn intents_read_back_in_every_mode_and_without_optional_parts() {
+    for (mode, expected_version) in [
+        (MergeMode::Sum, None),
+        (MergeMode::Max, Some(0)),
+        (MergeMode::Guest, Some(9)),
+        (MergeMode::User, Some(u64::MAX)),
+    ] {
+        let marker = merge_marker(mode, expected_version);
+        assert_eq!(intents::merge::decode_marker(&intents::merge::encode_marker(&marker)), Ok(marker));
+    }
+    let new_product = ProductIntent { previous: None, ..product_intent() };
+    assert_eq!(intents::product::decode(&intents::product::encode(&new_product)), Ok(new_product));
+    assert_eq!(intents::product::decode(&[1, 2, 3]), Err(Damaged("product intent")));
+    let without_key = ImportProduct { identity: None, ..import() };
+    assert_eq!(intents::import::decode(&intents::import::encode(&without_key)), Ok(without_key));
+    let of_lines = OrderIntent { closing: None, identity: None, ..order_intent() };
+    assert_eq!(intents::order::decode(&intents::order::encode(&of_lines)), Ok(of_lines));
+    for cause in [None, Some(Cause::Take), Some(Cause::Release)] {
+        let status = status_intent(cause);
+        assert_eq!(intents::status::decode(&intents::status::encode(&status)), Ok(status));
+    }
+}
+
+#[test]
+fn no_truncated_or_longer_intent_reads_as_whole() {
+    let order = intents::order::encode(&order_intent());
+    let status = intents::status::encode(&status_intent(Some(Cause::Take)));
+    for len in 0..order.len() {
+        assert_eq!(intents::order::decode(&order[..len]), Err(Damaged("order intent")), "{len}");
+    }
+    for len in 0..status.len() {
+        assert_eq!(intents::status::decode(&status[..len]), Err(Damaged("status intent")), "{len}");
+    }
+    let longer = [order.as_slice(), &[0]].concat();
+    assert_eq!(intents::order::decode(&longer), Err(Damaged("order intent")));
+    let longer = [status.as_slice(), &[0]].concat();
+    assert_eq!(intents::status::decode(&longer), Err(Damaged("status intent")));
 }
 
 #[test]
 fn no_cut_or_longer_record_reads_as_whole() {
     for (name, record) in every_record() {
-        let bytes = records::encode(&record);
+        let bytes = export::encode(&record);
         for len in 0..bytes.len() {
-            assert_eq!(records::decode(&bytes[..len]), Err(Damaged("record")), "{name}: {len}");
+            assert_eq!(export::decode(&bytes[..len]), Err(Damaged("record")), "{name}: {len}");
         }
         let longer = [bytes.as_slice(), &[0]].concat();
-        assert_eq!(records::decode(&longer), Err(Damaged("record")), "{name}");
+        assert_eq!(export::decode(&longer), Err(Damaged("record")), "{name}");
     }
 }
 
@@ -312,7 +430,7 @@ fn attributes_that_make_no_sense_are_damaged() {
             writer.bytes(text);
         }
         let bytes = writer.done();
-        Reader::new(&bytes, "card").unwrap().attributes()
+        Reader::new(&bytes, "product").unwrap().attributes()
     };
     assert_eq!(read(&[b"a", b"1", b"b", b"2"], 2), Ok(Attributes::from([("a", "1"), ("b", "2")])));
     for (texts, count) in [
@@ -321,10 +439,10 @@ fn attributes_that_make_no_sense_are_damaged() {
         (&[b"a", b"1", b"b"], 2),
         (&[b"a", b"1"], u64::MAX),
         (&[b"a", &[0xff]], 1),
-        // Whole characters together, but not each for itself.
+        // The bytes are valid UTF-8 together, but not each text alone.
         (&[&[0xd1], &[0x8f]], 1),
     ] {
-        assert_eq!(read(texts, count), Err(Damaged("card")), "{texts:?}");
+        assert_eq!(read(texts, count), Err(Damaged("product")), "{texts:?}");
     }
 }
 

@@ -1,11 +1,11 @@
-//! What the rules cost by themselves: merging carts, and finding the partition of a row.
+//! Benchmarks of the rules alone: merging carts, and finding the partition of a row.
 //! `cargo bench -p mw-domain`.
 
 #![expect(clippy::unwrap_used, reason = "a value that is spelled wrongly is a bench that fails")]
 
 use divan::{Bencher, black_box};
-use mw_domain::bucket::{Band, MonthPiece, Plan, shard};
-use mw_domain::cart::{MergeMode, merge_changes};
+use mw_domain::buckets::{Band, MonthBucket, Plan, shard};
+use mw_domain::carts::{MergeMode, merge_changes};
 use mw_domain::{CartLine, Money, OrderId, ProductId, Timestamp};
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// So many lines by product id, every second of them in both carts.
+/// `count` lines by product id, every second of them in both carts.
 fn lines(count: u32, start: u32) -> Vec<CartLine> {
     let line = |number: u32| CartLine {
         product_id: ProductId::parse(&format!("product-{:05}", start + number * 2)).unwrap(),
@@ -35,17 +35,17 @@ fn merge(bencher: Bencher<'_, '_>, count: u32) {
 fn plans(count: i64) -> Vec<Plan> {
     let plan = |number: i64| Plan {
         starts_at: Timestamp::from_millis(NOW_MS - number * 1_000 * HOUR_MS),
-        cut: u32::try_from(8 - number % 8).unwrap(),
+        buckets: u32::try_from(8 - number % 8).unwrap(),
     };
     (0..count).rev().map(plan).collect()
 }
 
-/// The piece of a customer's month that an order is written to.
+/// The month bucket of a user's orders that an order is written to.
 #[divan::bench(args = [1, 4, 16])]
-fn month_piece(bencher: Bencher<'_, '_>, count: i64) {
+fn month_bucket(bencher: Bencher<'_, '_>, count: i64) {
     let plans = plans(count);
     let at = Timestamp::from_millis(NOW_MS - 1_500 * HOUR_MS);
-    bencher.bench(|| MonthPiece::of(black_box(at), Plan::at(black_box(&plans), at)));
+    bencher.bench(|| MonthBucket::of(black_box(at), Plan::at(black_box(&plans), at)));
 }
 
 #[divan::bench]

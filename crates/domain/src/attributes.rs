@@ -1,7 +1,7 @@
-//! The attributes of a card: text by name, in the order of the names.
+//! The attributes of a product: text by name, sorted by name.
 //!
-//! Cards are read far more often than written, and a listing reads many at once, so the text of all attributes is one
-//! piece of memory rather than two an attribute.
+//! Products are read far more often than written, and a listing reads many at once. All attributes therefore share one
+//! allocation for their text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use std::fmt;
 pub struct Attributes {
     /// Names and values, one after another.
     text: String,
-    /// Where each name and each value ends.
+    /// The end offset of each name and each value in `text`.
     ends: Vec<u32>,
 }
 
 impl Attributes {
-    /// Puts together what was taken apart: `ends` says where in `text` each name and each value ends. `None` where they
-    /// do not fit each other or the names do not ascend.
+    /// Builds attributes from their stored parts: `ends` holds the end offset of each name and each value in `text`.
+    /// `None` if an offset does not fit the text or the names do not ascend.
     pub fn from_parts(text: String, ends: Vec<u32>) -> Option<Self> {
         let whole = ends.last().map_or(0, |end| *end as usize) == text.len() && ends.len().is_multiple_of(2);
         let made = Self { text, ends };
@@ -68,17 +68,17 @@ impl Attributes {
         self.text.len()
     }
 
-    /// `name` comes after all that are there.
+    /// Appends an entry; `name` must sort after every present name.
     fn push(&mut self, name: &str, value: &str) {
         for text in [name, value] {
             self.text.push_str(text);
-            // A card has far less than four gigabytes of text: a longer one is refused before it comes here.
+            // The limits of a product keep its text far below 4 GiB; a longer one is refused earlier.
             self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));
         }
     }
 }
 
-/// The last value of a name that occurs twice counts, as in a map.
+/// Of a repeated name the last value counts, as in a map.
 impl<N: AsRef<str> + Ord, V: AsRef<str>> FromIterator<(N, V)> for Attributes {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         pairs.into_iter().collect::<BTreeMap<N, V>>().into()
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_what_a_map_of_them_is() {
+    fn they_equal_a_map_of_the_same_entries() {
         let map = BTreeMap::from([("цвет", "чёрный"), ("a", ""), ("", "empty"), ("b", "2")]);
         let attributes = Attributes::from(map.clone());
         assert!(attributes.iter().eq(map.iter().map(|(name, value)| (*name, *value))));

@@ -1,4 +1,4 @@
-//! Every bound of the shop, named once. The API page promises these numbers to clients.
+//! Every limit of the shop, named once. The API promises these numbers to clients.
 
 /// Lines in one cart, order or reservation.
 pub const LINES_MAX: usize = 100;
@@ -23,14 +23,14 @@ pub const RESERVATION_TTL_SECONDS_MAX: u32 = 86_400;
 pub const ORDER_PERIOD_DAYS_MAX: i64 = 31;
 /// Days in one sales report.
 pub const SALES_PERIOD_DAYS_MAX: i64 = 92;
-/// Line changes stay readable this long.
+/// Days that line changes stay readable.
 pub const CART_HISTORY_DAYS: i64 = 30;
-/// A reservation stays readable this long after its time is over.
+/// Days that a reservation stays readable after its expiry.
 pub const RESERVATION_HISTORY_DAYS: i64 = 30;
 /// An idempotency key is remembered this long.
 pub const IDEMPOTENCY_HOURS: i64 = 48;
 
-/// A value a client sent that breaks a rule of the shop; `field` is the path of the value in what was sent.
+/// A client's value that breaks a limit; `field` is its path in the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct InvalidField {

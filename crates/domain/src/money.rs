@@ -18,7 +18,7 @@ pub enum InvalidMoney {
 
 impl Money {
     pub const ZERO: Self = Self(0);
-    /// 999999999999.99, the largest amount a client may name.
+    /// 999999999999.99, the largest amount a client may send.
     pub const MAX: Self = Self(99_999_999_999_999);
 
     pub const fn from_minor(minor: i64) -> Self {
@@ -68,7 +68,7 @@ impl Money {
         self.0.checked_add(other.0).map(Self).filter(|sum| *sum <= Self::MAX)
     }
 
-    /// For running totals of a report, which may pass what one client may name.
+    /// For the running totals of a report, which may exceed [`Money::MAX`].
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

@@ -1,7 +1,7 @@
 //! Stock of a product in a zone, and the ledger that explains it.
 //!
-//! What must hold whenever anybody looks: `reserved <= on_hand`. A movement that would break it is refused, so a unit
-//! is never promised twice.
+//! Invariant at every instant: `reserved <= on_hand`. A movement that would break it is refused, so no unit is
+//! promised twice.
 
 use uuid::Uuid;
 
@@ -9,14 +9,14 @@ use crate::ids::{GeoZone, ProductId, ReservationId};
 use crate::limits::{InvalidField, LINES_MAX, QUANTITY_MAX, RESERVATION_HISTORY_DAYS};
 use crate::time::Timestamp;
 
-/// Units on hand, and how many of them are promised to somebody.
+/// Units on hand, and how many of them are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
     pub on_hand: u64,
     pub reserved: u64,
 }
 
-/// A movement that would leave fewer units than are promised, or less than nothing.
+/// A movement that would leave fewer units than are reserved, or a negative count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the movement would leave fewer units than are reserved")]
 pub struct BelowReserved;
@@ -34,7 +34,7 @@ impl Level {
     }
 }
 
-/// A change of the two figures that happens as one.
+/// One atomic change of both numbers of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delta {
     pub on_hand: i64,
@@ -44,25 +44,25 @@ pub struct Delta {
 /// Why units moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The back office set the figure.
+    /// The back office set the units on hand.
     Set,
     /// The back office added or removed units.
     Adjust,
     /// Promised to an order or a reservation.
     Hold,
-    /// Promised units left: paid or confirmed.
+    /// Promised units left the stock: the order was paid or the reservation confirmed.
     Take,
     /// The promise ended: cancelled, released or expired.
     Release,
-    /// Units that had left came back: a paid order cancelled, or a delivery returned.
+    /// Units that had left the stock came back: a paid order was cancelled, or a delivery returned.
     Return,
 }
 
-/// One line of the ledger; the figures are the sum of all lines.
+/// One line of the ledger; a level is the sum of its ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Movement {
     pub at: Timestamp,
-    /// The order, the reservation, or a fresh id for the back office's own movements.
+    /// The id of the order or the reservation, or a new id for a movement of the back office.
     pub op: Uuid,
     pub cause: Cause,
     pub delta: Delta,
@@ -70,7 +70,7 @@ pub struct Movement {
 }
 
 impl Cause {
-    /// What this cause does to the figures of a product of which an order or reservation has `quantity`.
+    /// The change of the level when an order or reservation of `quantity` units moves for this cause.
     pub fn delta(self, quantity: u32) -> Delta {
         let units = i64::from(quantity);
         match self {
@@ -83,7 +83,7 @@ impl Cause {
     }
 }
 
-/// The figures of one product in one zone, as a reader sees them.
+/// The stock level of one product in one zone, as a reader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneStock {
     pub product_id: ProductId,
@@ -92,7 +92,7 @@ pub struct ZoneStock {
     pub updated_at: Timestamp,
 }
 
-/// So many units of a product are wanted.
+/// A number of units of a product that an order or a reservation needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     pub product_id: ProductId,
@@ -107,7 +107,7 @@ pub struct Shortage {
     pub available: u64,
 }
 
-/// Makes one demand a product out of what a client listed, in the order of first mention.
+/// Combines a client's lines into one demand per product, in the order of first mention.
 pub fn combine(lines: Vec<Demand>) -> Result<Vec<Demand>, InvalidField> {
     if lines.is_empty() {
         return Err(InvalidField::new("lines", "at least 1 line"));
@@ -141,7 +141,25 @@ pub enum ReservationStatus {
     Expired,
 }
 
-/// Units held for somebody until a moment.
+impl ReservationStatus {
+    pub const ALL: [Self; 4] = [Self::Held, Self::Confirmed, Self::Released, Self::Expired];
+
+    /// The name in every representation: JSON, CQL, exports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Confirmed => "confirmed",
+            Self::Released => "released",
+            Self::Expired => "expired",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+/// Units held until an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     pub reservation_id: ReservationId,
@@ -153,7 +171,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The status as of `now`: a hold past its time is expired, whether or not it has been settled.
+    /// The status as of `now`: a hold past its expiry is expired, even if it is not closed yet.
     pub fn status_at(&self, now: Timestamp) -> ReservationStatus {
         match self.status {
             ReservationStatus::Held if now >= self.expires_at => ReservationStatus::Expired,
@@ -161,7 +179,7 @@ impl Reservation {
         }
     }
 
-    /// From when on nobody may see it any more.
+    /// From this instant on no reader sees the reservation.
     pub fn forgotten_at(&self) -> Timestamp {
         self.expires_at.plus_seconds(RESERVATION_HISTORY_DAYS * 86_400)
     }

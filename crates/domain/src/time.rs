@@ -15,7 +15,7 @@ pub struct Timestamp(i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date(i32);
 
-/// From `from` on, up to but without `to`.
+/// From `from` (inclusive) to `to` (exclusive).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
     pub from: Timestamp,

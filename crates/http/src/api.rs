@@ -1,4 +1,4 @@
-//! The API as a whole: a shop with limits, callers and metrics around it.
+//! The API as a whole: a shop with its routes, limits, callers and metrics.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use prometheus::{IntGauge, Registry};
 
 use crate::app::{App, Parts};
 use crate::docs::Docs;
+use crate::encoded_products::EncodedProducts;
 use crate::extract::BodyLimits;
 use crate::metrics::Metrics;
-use crate::middleware::Onion;
+use crate::middleware::MiddlewareStack;
 use crate::router;
 use crate::settings::{ServerSettings, Tokens};
 
-/// Everything that is served, before it has a socket. Cheap to clone.
+/// The routes with everything they need, without a socket. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Api {
     router: Router,
@@ -22,7 +23,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// `registry` is what `/metrics` shows, besides the API's own series. Fails where it has series of their names.
+    /// `/metrics` shows `registry` with the API's own series added. Fails where the registry has series of these names.
     pub fn new(
         shop: Shop,
         settings: &ServerSettings,
@@ -30,13 +31,14 @@ impl Api {
         registry: Registry,
     ) -> Result<Self, prometheus::Error> {
         let metrics = Metrics::new(registry)?;
-        let onion = Arc::new(Onion::new(settings, tokens, metrics.clone()));
-        let (router, rows) = router::table(&onion, &metrics);
+        let stack = Arc::new(MiddlewareStack::new(settings, tokens, metrics.clone()));
+        let (router, table) = router::table(&stack, &metrics);
         let body_limits = BodyLimits {
             bytes: settings.body_limit_bytes,
             timeout: settings.body_timeout.min(settings.request_timeout),
         };
-        let app = App::new(Parts { shop, body_limits, onion, docs: Docs::new(&rows) });
+        let encoded_products = EncodedProducts::new(shop.currency());
+        let app = App::new(Parts { shop, body_limits, stack, docs: Docs::new(&table), encoded_products });
         Ok(Self { router: router.with_state(app), metrics })
     }
 
@@ -53,7 +55,8 @@ impl Api {
 /// The OpenAPI document of this version.
 pub fn openapi() -> Result<String, prometheus::Error> {
     let metrics = Metrics::new(Registry::new())?;
-    let onion = Arc::new(Onion::new(&ServerSettings::default(), &Tokens::default(), metrics.clone()));
-    let (_, rows) = router::table(&onion, &metrics);
-    Ok(crate::docs::document(&rows).to_pretty_json().unwrap_or_default())
+    let stack =
+        Arc::new(MiddlewareStack::new(&ServerSettings::default(), &Tokens::default(), metrics.clone()));
+    let (_, table) = router::table(&stack, &metrics);
+    Ok(crate::docs::document(&table).to_pretty_json().unwrap_or_default())
 }

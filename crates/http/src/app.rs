@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The state that every handler can reach.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use mw_shop::Shop;
 
 use crate::docs::Docs;
+use crate::encoded_products::EncodedProducts;
 use crate::extract::BodyLimits;
-use crate::middleware::Onion;
+use crate::middleware::MiddlewareStack;
 
 #[derive(Debug, Clone)]
 pub(crate) struct App(Arc<Parts>);
@@ -16,8 +17,9 @@ pub(crate) struct App(Arc<Parts>);
 pub(crate) struct Parts {
     pub(crate) shop: Shop,
     pub(crate) body_limits: BodyLimits,
-    pub(crate) onion: Arc<Onion>,
+    pub(crate) stack: Arc<MiddlewareStack>,
     pub(crate) docs: Docs,
+    pub(crate) encoded_products: EncodedProducts,
 }
 
 impl App {

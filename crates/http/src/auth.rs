@@ -1,7 +1,7 @@
-//! Who is calling: bearer tokens, their roles and their rate limits.
+//! Authentication: bearer tokens, their roles and their rate limits.
 //!
-//! Secrets are kept and compared as SHA-256 digests, every one of them in constant time, so that neither the time an
-//! answer takes nor a memory dump tells a token.
+//! Secrets are kept as SHA-256 digests, and a request's token is compared with every one of them in constant time. So
+//! neither the time of a response nor a memory dump reveals a token.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::{Code, Problem};
-use crate::rate::RateLimit;
+use crate::rate_limit::RateLimit;
 use crate::settings::{Role, Tokens};
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Callers {
         Self { known: known.collect() }
     }
 
-    /// Lets a caller of at least `role` through, and counts the request against its rate.
+    /// Admits a caller of at least this role, and counts the request against its rate limit.
     pub(crate) fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Problem> {
         if self.known.is_empty() {
             return Ok(());
@@ -43,12 +43,12 @@ impl Callers {
         if caller.role < role {
             return Err(Problem::new(
                 Code::Forbidden,
-                format!("this call is for {}; the token is for {}", role.name(), caller.role.name()),
+                format!("this call needs role {}; the token has role {}", role.name(), caller.role.name()),
             ));
         }
         match &caller.limit {
-            Some(limit) => limit.take().map_err(|wait| {
-                Problem::new(Code::RateLimited, "the token's rate limit is used up")
+            Some(limit) => limit.try_acquire().map_err(|wait| {
+                Problem::new(Code::RateLimited, "the token's rate limit is used up; wait for Retry-After")
                     .retry_after(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
             }),
             None => Ok(()),
@@ -66,7 +66,7 @@ impl Callers {
                 found = Some(caller);
             }
         }
-        found.ok_or_else(|| unauthorized("the token is not known"))
+        found.ok_or_else(|| unauthorized("the token is not configured here"))
     }
 }
 
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_role_may_do_all_that_the_lower_ones_may() {
+    fn a_role_includes_the_lower_ones() {
         assert_eq!(admit(Some("Bearer front"), Role::Storefront), Ok(()));
         assert_eq!(admit(Some("bearer ops"), Role::Storefront), Ok(()));
         assert_eq!(admit(Some("Bearer front"), Role::Backoffice), Err(Code::Forbidden));
     }
 
     #[test]
-    fn no_token_and_a_wrong_one_are_unauthorized() {
+    fn a_missing_or_wrong_token_is_unauthorized() {
         for value in
             [None, Some("Bearer "), Some("Bearer nope"), Some("Basic front"), Some("front"), Some("é")]
         {
@@ -114,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_everybody_is_operator() {
+    fn without_tokens_every_caller_is_operator() {
         assert!(Callers::new(&Tokens::default()).admit(&HeaderMap::new(), Role::Operator).is_ok());
     }
 
     #[test]
-    fn a_rate_limit_counts_requests() {
+    fn requests_count_against_the_rate_limit() {
         let callers = callers();
         let headers = HeaderMap::from_iter([(AUTHORIZATION, "Bearer ops".parse().unwrap())]);
         assert!(callers.admit(&headers, Role::Operator).is_ok());

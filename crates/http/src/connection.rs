@@ -1,8 +1,8 @@
-//! One connection: what it is doing, and how long it may go on doing that.
+//! One connection and its timeouts.
 //!
-//! The bytes that pass and the requests under way only set flags; a watchdog per connection looks at them now and then.
-//! So a busy connection pays for no timer, and a client that sends its headers by the byte, falls silent or takes
-//! nothing of its answer is still closed in time.
+//! Reads, writes and requests in flight only set flags; a watchdog per connection checks them periodically. A busy
+//! connection therefore sets no timer, and a client that sends its headers byte by byte, stays silent or does not read its
+//! response is still closed in time.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,17 +24,17 @@ use tower::Service as _;
 
 use crate::settings::ServerSettings;
 
-/// What is read and thrown away of a connection that closes, in pieces of 4 KiB.
-const UNREAD_PIECES_MAX: usize = 64;
+/// Unread input that is drained from a closing connection, in chunks of 4 KiB.
+const DRAIN_CHUNKS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
-    /// Requests that have arrived and are not answered to their last byte.
+    /// Requests whose response is not written to its last byte.
     open: AtomicUsize,
-    answered: AtomicU64,
-    /// Bytes came in since the last answer: the head of a request is on its way.
-    heard: AtomicBool,
-    /// The client takes no bytes.
+    finished: AtomicU64,
+    /// Bytes arrived since the last response: the head of a request is incomplete.
+    received: AtomicBool,
+    /// The client does not read its response.
     blocked: AtomicBool,
     written: AtomicU64,
 }
@@ -53,40 +53,40 @@ impl Activity {
             Phase::Blocked { written: self.written.load(Ordering::Relaxed) }
         } else if self.open.load(Ordering::Acquire) > 0 {
             Phase::Serving
-        } else if self.heard.load(Ordering::Relaxed) {
+        } else if self.received.load(Ordering::Relaxed) {
             Phase::Head
         } else {
             Phase::Idle
         }
     }
 
-    fn begin(self: &Arc<Self>) -> Open {
+    fn begin(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Open(Arc::clone(self))
+        OpenRequest(Arc::clone(self))
     }
 }
 
-/// A request under way on a connection.
+/// Counts a request of a connection as open until it is dropped.
 #[derive(Debug)]
-struct Open(Arc<Activity>);
+struct OpenRequest(Arc<Activity>);
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         if self.0.open.fetch_sub(1, Ordering::Release) == 1 {
-            self.0.heard.store(false, Ordering::Relaxed);
+            self.0.received.store(false, Ordering::Relaxed);
         }
-        self.0.answered.fetch_add(1, Ordering::Relaxed);
+        self.0.finished.fetch_add(1, Ordering::Relaxed);
     }
 }
 
+/// What the server does with a connection after a check: check again after a while, or close it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Look again after this long.
-    Keep(Duration),
+pub(crate) enum NextCheck {
+    After(Duration),
     Close,
 }
 
-/// Decides when a connection has been in one phase for too long.
+/// Finds out when a connection has been in one phase for too long.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     activity: Arc<Activity>,
@@ -102,42 +102,42 @@ impl Watchdog {
         Self { activity, head, idle, seen: (Phase::Idle, 0), since: Instant::now() }
     }
 
-    /// Short enough to find a phase early, long enough that ten thousand quiet connections cost nothing.
+    /// Short enough to notice a phase early, long enough that ten thousand idle connections cost nothing.
     pub(crate) fn interval(&self) -> Duration {
         (self.head.min(self.idle) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    pub(crate) fn look(&mut self) -> Verdict {
-        let seen = (self.activity.phase(), self.activity.answered.load(Ordering::Relaxed));
+    pub(crate) fn check(&mut self) -> NextCheck {
+        let seen = (self.activity.phase(), self.activity.finished.load(Ordering::Relaxed));
         if seen != self.seen {
             self.seen = seen;
             self.since = Instant::now();
         }
         let allowed = match seen.0 {
-            Phase::Serving => return Verdict::Keep(self.interval()),
+            Phase::Serving => return NextCheck::After(self.interval()),
             Phase::Head => self.head,
             Phase::Idle | Phase::Blocked { .. } => self.idle,
         };
         match allowed.checked_sub(self.since.elapsed()) {
-            Some(left) if !left.is_zero() => Verdict::Keep(left.min(self.interval())),
-            _ => Verdict::Close,
+            Some(remaining) if !remaining.is_zero() => NextCheck::After(remaining.min(self.interval())),
+            _ => NextCheck::Close,
         }
     }
 
-    /// Leaves what is not a whole request no more time than this.
-    pub(crate) fn hurry(&mut self, allowed: Duration) {
+    /// Shortens the timeouts of everything but a request in flight.
+    pub(crate) fn shorten(&mut self, allowed: Duration) {
         self.head = self.head.min(allowed);
         self.idle = self.idle.min(allowed);
     }
 
-    /// Whether closing it now would take nothing from anybody.
+    /// Whether the connection can be closed now without losing a request.
     pub(crate) fn is_idle(&self) -> bool {
         self.activity.phase() == Phase::Idle
     }
 }
 
 pin_project_lite::pin_project! {
-    /// A socket that notes what passes.
+    /// A socket that records its reads and writes in an [`Activity`].
     pub(crate) struct Watched<IO> {
         #[pin]
         io: IO,
@@ -151,7 +151,7 @@ impl<IO> Watched<IO> {
     }
 }
 
-fn note<T>(
+fn record<T>(
     activity: &Activity,
     progress: Poll<io::Result<T>>,
     bytes: impl Fn(&T) -> u64,
@@ -173,7 +173,7 @@ impl<IO: AsyncRead> AsyncRead for Watched<IO> {
         let before = buf.filled().len();
         let result = ready!(this.io.poll_read(cx, buf));
         if buf.filled().len() > before {
-            this.activity.heard.store(true, Ordering::Relaxed);
+            this.activity.received.store(true, Ordering::Relaxed);
         }
         Poll::Ready(result)
     }
@@ -182,7 +182,7 @@ impl<IO: AsyncRead> AsyncRead for Watched<IO> {
 impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.project();
-        note(this.activity, this.io.poll_write(cx, buf), |bytes| *bytes as u64)
+        record(this.activity, this.io.poll_write(cx, buf), |bytes| *bytes as u64)
     }
 
     fn poll_write_vectored(
@@ -191,7 +191,7 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.project();
-        note(this.activity, this.io.poll_write_vectored(cx, bufs), |bytes| *bytes as u64)
+        record(this.activity, this.io.poll_write_vectored(cx, bufs), |bytes| *bytes as u64)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -200,15 +200,15 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.project();
-        note(this.activity, this.io.poll_flush(cx), |()| 0)
+        record(this.activity, this.io.poll_flush(cx), |()| 0)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
-        let result = ready!(note(this.activity, this.io.as_mut().poll_shutdown(cx), |()| 0));
-        // Closing with unread bytes resets the connection, and the last answer may be lost with it.
+        let result = ready!(record(this.activity, this.io.as_mut().poll_shutdown(cx), |()| 0));
+        // Closing with unread bytes resets the connection, and the client may lose the last response.
         let mut scratch = [MaybeUninit::uninit(); 4 * 1024];
-        for _ in 0..UNREAD_PIECES_MAX {
+        for _ in 0..DRAIN_CHUNKS_MAX {
             let mut unread = ReadBuf::uninit(&mut scratch);
             match this.io.as_mut().poll_read(cx, &mut unread) {
                 Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
@@ -219,53 +219,53 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
     }
 }
 
-/// The router as hyper calls it, counting the requests of one connection.
+/// The router as hyper calls it; counts the open requests of one connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Serve {
+pub(crate) struct ConnectionService {
     pub(crate) router: axum::Router,
     pub(crate) activity: Arc<Activity>,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Serve {
-    type Response = Response<Answer>;
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
+    type Response = Response<TrackedBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let open = self.activity.begin();
-        Answering { future: self.router.clone().call(request.map(Body::new)), open: Some(open) }
+        ResponseFuture { future: self.router.clone().call(request.map(Body::new)), open: Some(open) }
     }
 }
 
 pin_project_lite::pin_project! {
-    pub(crate) struct Answering {
+    pub(crate) struct ResponseFuture {
         #[pin]
         future: RouteFuture<Infallible>,
-        open: Option<Open>,
+        open: Option<OpenRequest>,
     }
 }
 
-impl Future for Answering {
-    type Output = Result<Response<Answer>, Infallible>;
+impl Future for ResponseFuture {
+    type Output = Result<Response<TrackedBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let Ok(response) = ready!(this.future.poll(cx));
         let open = this.open.take();
-        Poll::Ready(Ok(response.map(|body| Answer { body, _open: open })))
+        Poll::Ready(Ok(response.map(|body| TrackedBody { body, _request: open })))
     }
 }
 
 pin_project_lite::pin_project! {
-    /// The body of an answer; the request is under way until it is dropped.
-    pub(crate) struct Answer {
+    /// A response body; its request is open until it is dropped.
+    pub(crate) struct TrackedBody {
         #[pin]
         body: Body,
-        _open: Option<Open>,
+        _request: Option<OpenRequest>,
     }
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for TrackedBody {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 
@@ -298,49 +298,49 @@ mod tests {
         Watchdog::new(Arc::default(), &settings)
     }
 
-    /// Lets time pass for the watchdog without passing it here.
+    /// Moves the watchdog's clock on without waiting.
     fn pass(dog: &mut Watchdog, ms: u64) {
         dog.since = dog.since.checked_sub(Duration::from_millis(ms)).unwrap();
     }
 
     #[test]
-    fn a_trickle_of_header_bytes_does_not_extend_the_time() {
+    fn single_header_bytes_do_not_extend_the_header_timeout() {
         let mut dog = watchdog(1_000, 60_000);
-        dog.activity.heard.store(true, Ordering::Relaxed);
-        assert!(matches!(dog.look(), Verdict::Keep(_)));
+        dog.activity.received.store(true, Ordering::Relaxed);
+        assert!(matches!(dog.check(), NextCheck::After(_)));
         pass(&mut dog, 999);
-        dog.activity.heard.store(true, Ordering::Relaxed);
+        dog.activity.received.store(true, Ordering::Relaxed);
         pass(&mut dog, 2);
-        assert_eq!(dog.look(), Verdict::Close);
+        assert_eq!(dog.check(), NextCheck::Close);
     }
 
     #[test]
-    fn a_request_under_way_is_left_alone_and_its_end_starts_idleness() {
+    fn an_open_request_is_not_closed_and_its_end_starts_the_idle_timeout() {
         let mut dog = watchdog(1_000, 2_000);
-        dog.activity.heard.store(true, Ordering::Relaxed);
+        dog.activity.received.store(true, Ordering::Relaxed);
         let open = dog.activity.begin();
-        dog.look();
+        dog.check();
         pass(&mut dog, 100_000);
-        assert!(matches!(dog.look(), Verdict::Keep(_)));
+        assert!(matches!(dog.check(), NextCheck::After(_)));
         assert!(!dog.is_idle());
         drop(open);
-        assert!(matches!(dog.look(), Verdict::Keep(_)));
+        assert!(matches!(dog.check(), NextCheck::After(_)));
         assert!(dog.is_idle());
         pass(&mut dog, 2_001);
-        assert_eq!(dog.look(), Verdict::Close);
+        assert_eq!(dog.check(), NextCheck::Close);
     }
 
     #[test]
-    fn a_client_that_takes_nothing_is_closed_and_a_slow_one_is_not() {
+    fn a_client_that_reads_nothing_is_closed_and_a_slow_one_is_not() {
         let mut dog = watchdog(1_000, 2_000);
-        let _open = dog.activity.begin();
+        let _request = dog.activity.begin();
         dog.activity.blocked.store(true, Ordering::Relaxed);
-        dog.look();
+        dog.check();
         pass(&mut dog, 1_999);
         dog.activity.written.fetch_add(1, Ordering::Relaxed);
         pass(&mut dog, 2);
-        assert!(matches!(dog.look(), Verdict::Keep(_)));
+        assert!(matches!(dog.check(), NextCheck::After(_)));
         pass(&mut dog, 2_001);
-        assert_eq!(dog.look(), Verdict::Close);
+        assert_eq!(dog.check(), NextCheck::Close);
     }
 }

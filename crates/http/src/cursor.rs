@@ -1,7 +1,7 @@
 //! Cursors of lists: opaque to the client, bound to the list they came from.
 //!
 //! A cursor is base64url of a version byte, four bytes of a hash of the list's scope (the route and its filters), and
-//! the engine's own position. Changing a filter and keeping the cursor is refused instead of giving a wrong page.
+//! the engine's own position. A cursor with other filters is refused instead of returning a wrong page.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,10 +11,10 @@ use crate::error::{Code, Problem};
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
-/// An engine's position is a key of its own, of a few ids at most.
+/// An engine's position is a key of a few ids.
 const TEXT_MAX: usize = 2_048;
 
-/// What makes two lists the same list.
+/// Identifies a list: its name and its filters.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope(Sha256);
 
@@ -26,7 +26,7 @@ impl Scope {
     #[must_use]
     pub(crate) fn with(mut self, part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
-        // With its length, so that no two sequences of parts read alike.
+        // With its length, so that different sequences of parts never hash alike.
         self.0.update(part.len().to_be_bytes());
         self.0.update(part);
         self
@@ -47,7 +47,12 @@ impl Scope {
     }
 
     pub(crate) fn decode(&self, text: &str) -> Result<Vec<u8>, Problem> {
-        let bad = || Problem::new(Code::InvalidCursor, "use next_cursor of the same list, unchanged");
+        let bad = || {
+            Problem::new(
+                Code::InvalidCursor,
+                "send next_cursor of the same list with the same filters, unchanged",
+            )
+        };
         if text.len() > TEXT_MAX {
             return Err(bad());
         }
@@ -66,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_on_its_own_list_only() {
+    fn a_cursor_is_valid_for_its_own_list_only() {
         let scope = Scope::of("orders").with("u1").with("2026");
         let text = scope.encode(b"position");
         assert_eq!(scope.decode(&text).unwrap(), b"position");
@@ -76,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_cursors_are_refused() {
         let scope = Scope::of("orders");
         let other_version = URL_SAFE_NO_PAD.encode([2, 0, 0, 0, 0, 1]);
         for text in ["", "!", "AQ", "AQAAAAAA", &other_version, &"A".repeat(4_096), &scope.encode(b"")] {

@@ -1,7 +1,7 @@
-//! The OpenAPI document, made from the handlers and the router's table, and the page that shows it.
+//! The OpenAPI document, generated from the handlers and the route table, and the page that shows it.
 //!
-//! A handler documents what is its own: body, success, and the problems only it has. What follows from the table (role,
-//! ids in the path, problems every call of its kind has) is added here, so that it cannot be forgotten or differ.
+//! A handler documents its body, its success and the problems of its own. What follows from the route table (role, ids in
+//! the path, problems of every route of its kind) is added here, so that it cannot be forgotten or differ.
 
 mod document;
 mod params;
@@ -12,13 +12,13 @@ use bytes::Bytes;
 use http::HeaderValue;
 use utoipa_swagger_ui::Config;
 
-pub(crate) use document::{Row, document};
+pub(crate) use document::{RouteDoc, document};
 pub(crate) use params::{
     CategoryParams, FreshParam, IdempotencyKey, IdleParam, IfMatchVersion, OrdersParams, PageParams,
     PeriodParams, RequiredIdempotencyKey, SalesParams,
 };
 
-/// What `/openapi.json` and `/docs` answer.
+/// The content of `/openapi.json` and `/docs`.
 pub(crate) struct Docs {
     pub(crate) openapi: Bytes,
     page: Arc<Config<'static>>,
@@ -31,8 +31,8 @@ impl std::fmt::Debug for Docs {
 }
 
 impl Docs {
-    pub(crate) fn new(rows: &[Row]) -> Self {
-        let openapi = document(rows).to_json().unwrap_or_else(|_| "{}".to_owned());
+    pub(crate) fn new(routes: &[RouteDoc]) -> Self {
+        let openapi = document(routes).to_json().unwrap_or_else(|_| "{}".to_owned());
         Self { openapi: openapi.into(), page: Arc::new(Config::from("/openapi.json").validator_url("none")) }
     }
 
@@ -41,7 +41,7 @@ impl Docs {
         let file = utoipa_swagger_ui::serve(path, Arc::clone(&self.page)).ok()??;
         let content_type = HeaderValue::from_str(&file.content_type).ok()?;
         let bytes = if path.is_empty() || path == "index.html" {
-            // Its links are relative, and the page is at /docs as well as at /docs/.
+            // Its links are relative, and the page is served at /docs as well as at /docs/.
             let page = String::from_utf8_lossy(&file.bytes);
             page.replacen("<head>", "<head><base href=\"/docs/\">", 1).into_bytes().into()
         } else {

@@ -1,11 +1,12 @@
-//! Every answer that is not a success.
+//! Every response that is not a success.
 //!
 //! When to use which:
 //! - the client sent something wrong: [`Problem::parameter`] for a path, query or header value, [`Problem::field`] for
 //!   a member of the body, [`Problem::new`] with its [`Code`] for the rest;
-//! - the shop refuses (no stock, no cart, wrong state): the store says so and `From<StoreError>` picks the code;
-//! - surely not done, worth repeating: `Overloaded`, `StoreUnavailable`; perhaps done: `OutcomeUnknown`;
-//! - our own fault: [`Problem::internal`], whose cause goes to the log and never to the client.
+//! - a rule of the shop is not met (no stock, no cart, wrong status): the store refuses, and `store_error.rs` picks the
+//!   code;
+//! - surely not done and worth a retry: `Overloaded`, `StoreUnavailable`; possibly done: `OutcomeUnknown`;
+//! - a fault of the service: [`Problem::internal`], whose cause goes to the log and never to the client.
 //!
 //! A handler returns a `Problem`; the middleware writes its body, because only it knows the request's id.
 
@@ -27,7 +28,7 @@ macro_rules! codes {
         impl Code {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            const fn facts(self) -> (u16, &'static str, &'static str) {
+            const fn definition(self) -> (u16, &'static str, &'static str) {
                 match self { $(Self::$variant => ($status, $name, $title),)* }
             }
         }
@@ -66,24 +67,24 @@ codes! {
     RateLimited 429 "rate_limited" "Too many requests for this token",
     Internal 500 "internal" "Something went wrong here",
     Overloaded 503 "overloaded" "The service is at its limit; nothing was done",
-    StoreUnavailable 503 "store_unavailable" "The storage does not answer; nothing was done",
+    StoreUnavailable 503 "store_unavailable" "Storage is unavailable; nothing was done",
     OutcomeUnknown 504 "outcome_unknown" "The change may or may not have been made",
 }
 
 impl Code {
     pub fn status(self) -> StatusCode {
-        StatusCode::from_u16(self.facts().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.definition().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     pub const fn name(self) -> &'static str {
-        self.facts().1
+        self.definition().1
     }
 
     pub const fn title(self) -> &'static str {
-        self.facts().2
+        self.definition().2
     }
 
-    /// Surely not done and worth repeating after this many seconds.
+    /// Surely not done and worth a retry after this many seconds.
     const fn retry_after_seconds(self) -> Option<u64> {
         match self {
             Self::RateLimited | Self::Overloaded | Self::StoreUnavailable => Some(1),
@@ -92,7 +93,7 @@ impl Code {
     }
 }
 
-/// An answer that is not a success, before it has a request id.
+/// A response that is not a success, before it has a request id.
 #[derive(Debug, Clone)]
 pub struct Problem(Box<Parts>);
 
@@ -126,13 +127,16 @@ impl Problem {
         Self::new(Code::InvalidField, format!("{name}: {detail}")).with("field", name)
     }
 
-    /// Our own fault: the client learns nothing but the request id.
+    /// A fault of the service: the client learns nothing but the request id.
     pub fn internal(cause: impl Display) -> Self {
-        Self::new(Code::Internal, "the request could not be served; the request id finds it in the log")
-            .caused_by(cause)
+        Self::new(
+            Code::Internal,
+            "the request could not be served; report the request id, which the log names",
+        )
+        .caused_by(cause)
     }
 
-    /// Adds a member to the body; one that cannot be written as JSON is left out.
+    /// Adds a member to the body; one that cannot be serialised is omitted.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
         if let Ok(value) = serde_json::to_value(value) {
@@ -141,7 +145,7 @@ impl Problem {
         self
     }
 
-    /// What the log says about this problem and the client does not.
+    /// A cause that is logged and not sent to the client.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Display) -> Self {
         self.0.cause = Some(cause.to_string());
@@ -174,7 +178,7 @@ impl Problem {
     pub(crate) fn body(&self, request_id: &str) -> Vec<u8> {
         let mut body = Vec::with_capacity(320);
         let document = Document { parts: &self.0, request_id };
-        // Writing into memory fails for no value that came from `serde_json`.
+        // Values that came from `serde_json` can always be written into memory.
         if serde_json::to_writer(&mut body, &document).is_err() {
             body.clear();
         }
@@ -189,7 +193,7 @@ struct Document<'a> {
 
 impl Serialize for Document<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (status, name, title) = self.parts.code.facts();
+        let (status, name, title) = self.parts.code.definition();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("type", &format_args!("urn:mobile-world:problem:{name}"))?;
         map.serialize_entry("title", title)?;
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_internal_cause_stays_inside() {
+    fn an_internal_cause_is_not_sent_to_the_client() {
         let problem = Problem::internal("/var/lib/secret is broken");
         let body = String::from_utf8(problem.body("r-2")).unwrap();
         assert!(!body.contains("secret"), "{body}");

@@ -1,27 +1,28 @@
 //! The HTTP API of the shop: the only crate that knows HTTP and JSON.
 //!
-//! [`Api::new`] puts the routes around a [`Shop`](mw_shop::Shop); [`Server::bind`] gives them a socket and
-//! [`Server::run`] serves until it is told to stop. `router.rs` lists the routes, `middleware.rs` shows the way of a
-//! request, `error.rs` says what is answered when something is wrong.
+//! [`Api::new`] builds the routes on a [`Shop`](mw_shop::Shop); [`Server::bind`] opens a socket and [`Server::run`]
+//! serves until shutdown. `router.rs` lists the routes, `middleware.rs` is the path of a request, `error.rs` lists every
+//! response that is not a success. Handlers translate HTTP into calls of the shop and do nothing else.
 
-mod answer;
 mod api;
 mod app;
 mod auth;
 mod connection;
 mod cursor;
 mod docs;
+mod encoded_products;
 mod error;
 mod extract;
 mod metrics;
 mod middleware;
-mod rate;
-mod refusal;
+mod rate_limit;
 mod request_id;
+mod response;
 mod router;
 mod routes;
 mod server;
 mod settings;
+mod store_error;
 mod tls;
 mod wire;
 

@@ -1,5 +1,5 @@
-//! What `/metrics` shows. A route's series are registered when the router is built, so that counting a request is a
-//! few atomic additions and the number of series is bounded by the number of routes.
+//! The series of `/metrics`. The series of a route are registered when the router is built: counting a request is then a
+//! few atomic additions, and the number of series is bounded by the number of routes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const LATENCY_BUCKETS_SECONDS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The registry behind `/metrics`; other parts of the service add their own series to it.
 #[derive(Debug, Clone)]
@@ -30,18 +30,24 @@ pub struct Metrics {
 impl Metrics {
     /// Fails where `registry` has series of these names already.
     pub fn new(registry: Registry) -> Result<Self, prometheus::Error> {
-        let latency = HistogramOpts::new("mw_http_request_seconds", "Time from the headers to the answer")
-            .buckets(LATENCY_BUCKETS_SECONDS.to_vec());
+        let latency = HistogramOpts::new(
+            "mw_http_request_duration_seconds",
+            "Time from the request headers to the response headers, in seconds",
+        )
+        .buckets(LATENCY_BUCKETS_SECONDS.to_vec());
         let metrics = Self {
             latency: HistogramVec::new(latency, &["route", "method"])?,
             requests: IntCounterVec::new(
-                Opts::new("mw_http_requests_total", "Requests answered"),
+                Opts::new("mw_http_requests_total", "Requests that got a response, by class of its status"),
                 &["route", "method", "class"],
             )?,
-            in_flight: IntGauge::new("mw_http_in_flight", "Requests under way")?,
-            connections: IntGauge::new("mw_http_connections", "Open connections")?,
-            shed: IntCounter::new("mw_http_shed_total", "Requests refused because too many were under way")?,
-            panics: IntCounter::new("mw_http_panics_total", "Requests that ended in a panic")?,
+            in_flight: IntGauge::new("mw_http_requests_in_flight", "Requests in flight")?,
+            connections: IntGauge::new("mw_http_open_connections", "Open client connections")?,
+            shed: IntCounter::new(
+                "mw_http_requests_shed_total",
+                "Requests refused with 503 because server.max_in_flight was reached",
+            )?,
+            panics: IntCounter::new("mw_http_panics_total", "Requests whose handler panicked")?,
             registry,
         };
         metrics.registry.register(Box::new(metrics.latency.clone()))?;
@@ -56,7 +62,8 @@ impl Metrics {
     pub(crate) fn route(&self, route: &str, method: &str) -> RouteMetrics {
         RouteMetrics {
             latency: self.latency.with_label_values(&[route, method]),
-            by_class: CLASSES.map(|class| self.requests.with_label_values(&[route, method, class])),
+            by_status_class: STATUS_CLASSES
+                .map(|class| self.requests.with_label_values(&[route, method, class])),
         }
     }
 
@@ -71,14 +78,14 @@ impl Metrics {
 #[derive(Debug)]
 pub(crate) struct RouteMetrics {
     latency: Histogram,
-    by_class: [IntCounter; 5],
+    by_status_class: [IntCounter; 5],
 }
 
 impl RouteMetrics {
     pub(crate) fn observe(&self, status: StatusCode, took: Duration) {
         self.latency.observe(took.as_secs_f64());
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
-        if let Some(counter) = self.by_class.get(class) {
+        if let Some(counter) = self.by_status_class.get(class) {
             counter.inc();
         }
     }

@@ -1,8 +1,7 @@
-//! The whole way of a request through the onion, on one page: [`Guarded::serve`].
+//! The middleware stack on one page: [`WithMiddleware::serve`] is the whole path of a request around its handler.
 //!
-//! It is one function around a handler rather than a stack of layers, because every route pays for it: a request id,
-//! the gauge and the limit of requests under way, the token and its role, the time limit, a caught panic, the body of
-//! a problem, the headers every answer has, the metrics of the route and the log.
+//! In order: request id, in-flight limit, token and role, query check, request timeout, caught panic, problem body, route
+//! metrics, log, common headers. It is one function instead of nested layers, because every route pays for it.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -19,39 +18,42 @@ use futures_util::FutureExt;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
+use mw_store::request::{self, RequestLabel, RequestObserver};
+
 use crate::auth::Callers;
 use crate::error::{Code, Problem};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::settings::{Role, ServerSettings, Tokens};
 
-/// What a route does, and so what running out of time or of room means for it.
+/// What a route does, which decides its timeout and whether it is shed under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Changes nothing: out of time is 503.
+pub(crate) enum RouteKind {
+    /// Changes nothing: a timeout is 503.
     Read,
-    /// May have changed something: out of time is 504.
+    /// May have changed something: a timeout is 504.
     Write,
-    /// Answers while it still reads: its pieces have time limits, the whole has none.
+    /// Responds while it still reads the body: each chunk has a timeout, the whole has none.
     Stream,
-    /// Tells about the service itself: never shed.
+    /// Reports on the service itself: never shed, without a timeout.
     Probe,
 }
 
-/// One line of the router's table.
+/// One line of the route table.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) path: &'static str,
-    /// None: open to everybody.
+    pub(crate) label: RequestLabel,
+    /// `None`: open, no token is needed.
     pub(crate) role: Option<Role>,
-    pub(crate) work: Work,
+    pub(crate) kind: RouteKind,
     pub(crate) takes_query: bool,
     pub(crate) metrics: RouteMetrics,
 }
 
-/// What all routes share.
+/// What the middleware of all routes shares.
 #[derive(Debug)]
-pub(crate) struct Onion {
+pub(crate) struct MiddlewareStack {
     callers: Callers,
     metrics: Metrics,
     in_flight: AtomicUsize,
@@ -59,9 +61,10 @@ pub(crate) struct Onion {
     request_timeout: Duration,
     started: Instant,
     shed_logged_s: AtomicU64,
+    observer: Option<Arc<dyn RequestObserver>>,
 }
 
-impl Onion {
+impl MiddlewareStack {
     pub(crate) fn new(settings: &ServerSettings, tokens: &Tokens, metrics: Metrics) -> Self {
         Self {
             callers: Callers::new(tokens),
@@ -71,34 +74,36 @@ impl Onion {
             request_timeout: settings.request_timeout,
             started: Instant::now(),
             shed_logged_s: AtomicU64::new(0),
+            observer: settings.request_observer.clone(),
         }
     }
 
-    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Option<Flight>, Problem> {
-        let flight = match route.work {
-            Work::Probe => None,
-            Work::Read | Work::Write | Work::Stream => Some(self.take_off()?),
+    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Option<InFlightPermit>, Problem> {
+        let permit = match route.kind {
+            RouteKind::Probe => None,
+            RouteKind::Read | RouteKind::Write | RouteKind::Stream => Some(self.acquire_permit()?),
         };
         if let Some(role) = route.role {
             self.callers.admit(request.headers(), role)?;
         }
         match request.uri().query() {
             Some(query) if !query.is_empty() && !route.takes_query => Err(no_query(query)),
-            _ => Ok(flight),
+            _ => Ok(permit),
         }
     }
 
-    fn take_off(self: &Arc<Self>) -> Result<Flight, Problem> {
+    fn acquire_permit(self: &Arc<Self>) -> Result<InFlightPermit, Problem> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let flight = Flight(Arc::clone(self));
+        // Dropping the permit takes the request off the count, also where it is refused.
+        let permit = InFlightPermit(Arc::clone(self));
         if before < self.max_in_flight {
-            return Ok(flight);
+            return Ok(permit);
         }
         self.metrics.shed.inc();
-        Err(Problem::new(Code::Overloaded, "too many requests are under way"))
+        Err(Problem::new(Code::Overloaded, "too many requests are in flight; send this one again later"))
     }
 
-    /// One line a second at most: a log that grows with the overload makes it worse.
+    /// At most one log line a second: a log that grows with the overload makes it worse.
     fn may_log_shed(&self) -> bool {
         let now_s = self.started.elapsed().as_secs() + 1;
         self.shed_logged_s.swap(now_s, Ordering::Relaxed) != now_s
@@ -111,25 +116,25 @@ impl Onion {
     }
 }
 
-/// A request under way; for a stream, until its last byte.
+/// Counts a request as in flight; a stream keeps it until its last byte.
 #[derive(Debug)]
-struct Flight(Arc<Onion>);
+struct InFlightPermit(Arc<MiddlewareStack>);
 
-impl Drop for Flight {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A handler inside the onion.
+/// A handler inside the middleware stack.
 #[derive(Debug, Clone)]
-pub(crate) struct Guarded<H> {
+pub(crate) struct WithMiddleware<H> {
     pub(crate) handler: H,
     pub(crate) route: Arc<Route>,
-    pub(crate) onion: Arc<Onion>,
+    pub(crate) stack: Arc<MiddlewareStack>,
 }
 
-impl<H, T, S> Handler<(Work, T), S> for Guarded<H>
+impl<H, T, S> Handler<(RouteKind, T), S> for WithMiddleware<H>
 where
     H: Handler<T, S>,
     T: 'static,
@@ -142,29 +147,35 @@ where
     }
 }
 
-impl<H> Guarded<H> {
+impl<H> WithMiddleware<H> {
     async fn serve<T, S>(self, request: Request, state: S) -> Response
     where
         H: Handler<T, S>,
         S: Send + 'static,
     {
-        let Self { handler, route, onion } = self;
+        let Self { handler, route, stack } = self;
         let arrived = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let mut response = match onion.admit(&route, &request) {
-            Ok(flight) => {
-                let answered = AssertUnwindSafe(async { handler.call(request, state).await }).catch_unwind();
-                let response = match route.work {
-                    Work::Read | Work::Write => tokio::time::timeout(onion.request_timeout, answered).await,
-                    Work::Stream | Work::Probe => Ok(answered.await),
+        let mut response = match stack.admit(&route, &request) {
+            Ok(permit) => {
+                if let Some(observer) = &stack.observer {
+                    observer.request(route.label);
+                }
+                let handled = request::scope(Some(route.label), async { handler.call(request, state).await });
+                let handled = AssertUnwindSafe(handled).catch_unwind();
+                let response = match route.kind {
+                    RouteKind::Read | RouteKind::Write => {
+                        tokio::time::timeout(stack.request_timeout, handled).await
+                    }
+                    RouteKind::Stream | RouteKind::Probe => Ok(handled.await),
                 };
                 let response = match response {
                     Ok(Ok(response)) => response,
-                    Ok(Err(panic)) => panicked(&onion.metrics, panic.as_ref()).into_response(),
-                    Err(_elapsed) => out_of_time(route.work).into_response(),
+                    Ok(Err(panic)) => panicked(&stack.metrics, panic.as_ref()).into_response(),
+                    Err(_elapsed) => timed_out(route.kind).into_response(),
                 };
-                hold(flight, route.work, response)
+                attach_permit(permit, route.kind, response)
             }
             Err(problem) => problem.into_response(),
         };
@@ -174,7 +185,7 @@ impl<H> Guarded<H> {
         }
         let took = arrived.elapsed();
         route.metrics.observe(response.status(), took);
-        log(&onion, &route, &method, &id, response.status(), took, problem.as_ref());
+        log(&stack, &route, &method, &id, response.status(), took, problem.as_ref());
         finish_headers(response.headers_mut(), id);
         response
     }
@@ -182,7 +193,7 @@ impl<H> Guarded<H> {
 
 fn no_query(query: &str) -> Problem {
     let name = query.split(['=', '&']).next().unwrap_or_default();
-    Problem::parameter(name, "this call takes no query parameters")
+    Problem::parameter(name, "this call takes no query parameters; remove it")
 }
 
 fn panicked(metrics: &Metrics, panic: &(dyn std::any::Any + Send)) -> Problem {
@@ -195,37 +206,38 @@ fn panicked(metrics: &Metrics, panic: &(dyn std::any::Any + Send)) -> Problem {
     Problem::internal(format_args!("panicked: {message}"))
 }
 
-fn out_of_time(work: Work) -> Problem {
-    match work {
-        Work::Write => Problem::new(
+fn timed_out(kind: RouteKind) -> Problem {
+    match kind {
+        RouteKind::Write => Problem::new(
             Code::OutcomeUnknown,
-            "the time for this request ran out; repeat it with the same Idempotency-Key, or read and decide",
+            "the request timed out and the change may have been made; repeat it with the same Idempotency-Key, \
+             or read what is stored",
         ),
-        Work::Read | Work::Stream | Work::Probe => {
-            Problem::new(Code::StoreUnavailable, "the time for this request ran out")
+        RouteKind::Read | RouteKind::Stream | RouteKind::Probe => {
+            Problem::new(Code::StoreUnavailable, "the request timed out; send it again later")
         }
     }
 }
 
-/// A stream is under way until its body ends, not until its first byte.
-fn hold(flight: Option<Flight>, work: Work, response: Response) -> Response {
-    match flight {
-        Some(flight) if work == Work::Stream => {
-            response.map(|body| Body::new(Held { body, _flight: flight }))
+/// A stream is in flight until its body ends; any other request only until its handler returns.
+fn attach_permit(permit: Option<InFlightPermit>, kind: RouteKind, response: Response) -> Response {
+    match permit {
+        Some(permit) if kind == RouteKind::Stream => {
+            response.map(|body| Body::new(BodyWithPermit { body, _permit: permit }))
         }
         _ => response,
     }
 }
 
 pin_project_lite::pin_project! {
-    struct Held {
+    struct BodyWithPermit {
         #[pin]
         body: Body,
-        _flight: Flight,
+        _permit: InFlightPermit,
     }
 }
 
-impl http_body::Body for Held {
+impl http_body::Body for BodyWithPermit {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 
@@ -256,7 +268,7 @@ fn finish_headers(headers: &mut HeaderMap, id: RequestId) {
 }
 
 fn log(
-    onion: &Onion,
+    stack: &MiddlewareStack,
     route: &Route,
     method: &Method,
     id: &RequestId,
@@ -264,7 +276,7 @@ fn log(
     took: Duration,
     problem: Option<&Problem>,
 ) {
-    macro_rules! say {
+    macro_rules! event {
         ($level:ident, $message:literal) => {
             tracing::$level!(
                 request_id = id.as_str(),
@@ -279,12 +291,12 @@ fn log(
         };
     }
     match problem.map(Problem::code) {
-        Some(Code::Internal) => say!(error, "request failed"),
-        Some(Code::Overloaded) if !onion.may_log_shed() => say!(debug, "request refused"),
+        Some(Code::Internal) => event!(error, "request failed"),
+        Some(Code::Overloaded) if !stack.may_log_shed() => event!(debug, "request refused"),
         Some(Code::Overloaded | Code::StoreUnavailable | Code::OutcomeUnknown) => {
-            say!(warn, "request refused");
+            event!(warn, "request refused");
         }
-        _ if status.is_server_error() => say!(error, "request failed"),
-        _ => say!(debug, "request answered"),
+        _ if status.is_server_error() => event!(error, "request failed"),
+        _ => event!(debug, "request served"),
     }
 }

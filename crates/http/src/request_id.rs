@@ -1,4 +1,4 @@
-//! The id that ties an answer to its log lines: the client's, if it sent a safe one, or one made here.
+//! The id that connects a response with its log lines: the client's, if it sent a safe one, or a generated one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
@@ -17,15 +17,15 @@ impl RequestId {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         match headers.get(X_REQUEST_ID) {
             Some(value) if is_safe(value.as_bytes()) => Self(value.clone()),
-            _ => Self::make(),
+            _ => Self::generate(),
         }
     }
 
-    pub(crate) fn make() -> Self {
+    pub(crate) fn generate() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let seed = *SEED.get_or_init(|| RandomState::new().hash_one(std::process::id()));
-        // An odd factor makes this a permutation: ids of one process never repeat and do not look alike.
+        // An odd factor makes this a permutation: the ids of one process never repeat.
         let next = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hex = seed.wrapping_add(next);
         let mut text = [0_u8; 16];
@@ -45,7 +45,7 @@ impl RequestId {
     }
 }
 
-/// Visible characters without quotes, backslashes and the like, so that an id can stand in any log.
+/// Visible characters without quotes and backslashes, so that an id needs no escaping in a log.
 fn is_safe(value: &[u8]) -> bool {
     (1..=LENGTH_MAX).contains(&value.len())
         && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:~+/=@#".contains(byte))
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsafe_one_is_replaced() {
+    fn an_unsafe_id_is_replaced() {
         for bad in [&b""[..], b"a b", b"a\"b", b"<script>", b"\xc3\xa9", "x".repeat(129).as_bytes()] {
             let made = of(bad);
             assert_eq!(made.len(), 16, "{made}");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn made_ids_differ() {
-        assert_ne!(RequestId::make().as_str(), RequestId::make().as_str());
+    fn generated_ids_differ() {
+        assert_ne!(RequestId::generate().as_str(), RequestId::generate().as_str());
     }
 }

@@ -1,4 +1,4 @@
-//! Every route with the role it needs, a line each.
+//! Every route with the role it needs, one line each.
 
 use std::sync::Arc;
 
@@ -6,19 +6,20 @@ use axum::Router;
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, on};
 use http::Method;
+use mw_store::request::RequestLabel;
 
 use crate::app::App;
-use crate::docs::Row;
+use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
-use crate::middleware::{Guarded, Onion, Route, Work};
+use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
 use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
-pub(crate) fn table(onion: &Arc<Onion>, metrics: &Metrics) -> (Router<App>, Vec<Row>) {
-    Table::new(onion, metrics).carts().sessions().catalogue().orders().service().finish()
+pub(crate) fn table(stack: &Arc<MiddlewareStack>, metrics: &Metrics) -> (Router<App>, Vec<RouteDoc>) {
+    RouteTable::new(stack, metrics).carts().sessions().catalogue().orders().service().finish()
 }
 
-impl Table<'_> {
+impl RouteTable<'_> {
     fn carts(self) -> Self {
         self.get("/v1/users/{user_id}/cart", Storefront, carts::read)
             .put("/v1/users/{user_id}/cart/lines/{product_id}", Storefront, carts::set_line)
@@ -87,59 +88,59 @@ impl Table<'_> {
     }
 }
 
-struct Table<'a> {
-    onion: &'a Arc<Onion>,
+struct RouteTable<'a> {
+    stack: &'a Arc<MiddlewareStack>,
     metrics: &'a Metrics,
     router: Router<App>,
-    rows: Vec<Row>,
+    docs: Vec<RouteDoc>,
 }
 
-/// The label of requests that no route takes.
+/// The route label of requests that match no route.
 const UNMATCHED: &str = "unmatched";
 
-impl<'a> Table<'a> {
-    fn new(onion: &'a Arc<Onion>, metrics: &'a Metrics) -> Self {
-        Self { onion, metrics, router: Router::new(), rows: Vec::new() }
+impl<'a> RouteTable<'a> {
+    fn new(stack: &'a Arc<MiddlewareStack>, metrics: &'a Metrics) -> Self {
+        Self { stack, metrics, router: Router::new(), docs: Vec::new() }
     }
 
     fn get<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::GET, path, Some(role), Work::Read, false, handler)
+        self.add(Method::GET, path, Some(role), RouteKind::Read, false, handler)
     }
 
     /// A GET with query parameters.
     fn query<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::GET, path, Some(role), Work::Read, true, handler)
+        self.add(Method::GET, path, Some(role), RouteKind::Read, true, handler)
     }
 
     fn put<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::PUT, path, Some(role), Work::Write, false, handler)
+        self.add(Method::PUT, path, Some(role), RouteKind::Write, false, handler)
     }
 
     fn post<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::POST, path, Some(role), Work::Write, false, handler)
+        self.add(Method::POST, path, Some(role), RouteKind::Write, false, handler)
     }
 
     fn patch<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::PATCH, path, Some(role), Work::Write, false, handler)
+        self.add(Method::PATCH, path, Some(role), RouteKind::Write, false, handler)
     }
 
     fn delete<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::DELETE, path, Some(role), Work::Write, false, handler)
+        self.add(Method::DELETE, path, Some(role), RouteKind::Write, false, handler)
     }
 
-    /// A POST that answers while it still reads.
+    /// A POST that responds while it still reads the body.
     fn stream<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
-        self.add(Method::POST, path, Some(role), Work::Stream, false, handler)
+        self.add(Method::POST, path, Some(role), RouteKind::Stream, false, handler)
     }
 
-    /// A GET that tells about the service; without a role it is open to everybody.
+    /// A GET about the service itself; without a role it needs no token.
     fn probe<H: Handler<T, App>, T: 'static>(
         self,
         path: &'static str,
         role: Option<Role>,
         handler: H,
     ) -> Self {
-        self.add(Method::GET, path, role, Work::Probe, true, handler)
+        self.add(Method::GET, path, role, RouteKind::Probe, true, handler)
     }
 
     fn add<H: Handler<T, App>, T: 'static>(
@@ -147,41 +148,45 @@ impl<'a> Table<'a> {
         method: Method,
         path: &'static str,
         role: Option<Role>,
-        work: Work,
+        kind: RouteKind,
         takes_query: bool,
         handler: H,
     ) -> Self {
         let metrics = self.metrics.route(path, method.as_str());
-        let guarded = self.guard(Route { path, role, work, takes_query, metrics }, handler);
-        self.router = self.router.route(path, on(filter(&method), guarded));
-        self.rows.push(Row { method, path, role, work });
+        let (filter, name) = filter(&method);
+        let label = RequestLabel { method: name, route: path };
+        let wrapped = self.wrap(Route { path, label, role, kind, takes_query, metrics }, handler);
+        self.router = self.router.route(path, on(filter, wrapped));
+        self.docs.push(RouteDoc { method, path, role, kind });
         self
     }
 
-    fn guard<H>(&self, route: Route, handler: H) -> Guarded<H> {
-        Guarded { handler, route: Arc::new(route), onion: Arc::clone(self.onion) }
+    fn wrap<H>(&self, route: Route, handler: H) -> WithMiddleware<H> {
+        WithMiddleware { handler, route: Arc::new(route), stack: Arc::clone(self.stack) }
     }
 
-    fn finish(self) -> (Router<App>, Vec<Row>) {
+    fn finish(self) -> (Router<App>, Vec<RouteDoc>) {
         let unmatched = || Route {
             path: UNMATCHED,
+            label: RequestLabel { method: "any", route: UNMATCHED },
             role: None,
-            work: Work::Probe,
+            kind: RouteKind::Probe,
             takes_query: true,
             metrics: self.metrics.route(UNMATCHED, "any"),
         };
-        let no_method = self.guard(unmatched(), operations::no_method);
-        let no_route = self.guard(unmatched(), operations::no_route);
-        (self.router.method_not_allowed_fallback(no_method).fallback(no_route), self.rows)
+        let no_method = self.wrap(unmatched(), operations::no_method);
+        let no_route = self.wrap(unmatched(), operations::no_route);
+        (self.router.method_not_allowed_fallback(no_method).fallback(no_route), self.docs)
     }
 }
 
-fn filter(method: &Method) -> MethodFilter {
+/// The filter of a method of the table, and its name.
+fn filter(method: &Method) -> (MethodFilter, &'static str) {
     match *method {
-        Method::PUT => MethodFilter::PUT,
-        Method::POST => MethodFilter::POST,
-        Method::PATCH => MethodFilter::PATCH,
-        Method::DELETE => MethodFilter::DELETE,
-        _ => MethodFilter::GET,
+        Method::PUT => (MethodFilter::PUT, "PUT"),
+        Method::POST => (MethodFilter::POST, "POST"),
+        Method::PATCH => (MethodFilter::PATCH, "PATCH"),
+        Method::DELETE => (MethodFilter::DELETE, "DELETE"),
+        _ => (MethodFilter::GET, "GET"),
     }
 }

@@ -1,7 +1,7 @@
-//! The accept loop: plain or TLS, HTTP/1.1 or HTTP/2, within limits, until it is told to stop.
+//! The accept loop: plain or TLS, HTTP/1.1 or HTTP/2, within limits, until shutdown.
 //!
-//! Too many connections, no file descriptors left, a client that hangs in its handshake: none of these stops the loop.
-//! Stopping means: no new connections, no new requests on the old ones, and those under way get their answer.
+//! Too many connections, no free file descriptors, a client that hangs in its handshake: none of these stops the loop.
+//! On shutdown no connection and no request is accepted any more, and the requests in flight get their response.
 
 use std::future::Future;
 use std::io;
@@ -19,20 +19,20 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
-use crate::connection::{Activity, Serve, Verdict, Watchdog, Watched};
+use crate::connection::{Activity, ConnectionService, NextCheck, Watchdog, Watched};
 use crate::error::{Code, Problem};
 use crate::request_id::RequestId;
 use crate::settings::ServerSettings;
 use crate::tls::{self, TlsError};
 
-/// Between two tries to accept when there are no descriptors or no memory for it.
+/// Between two attempts to accept where descriptors or memory are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// For the last bytes of a connection that is asked to close.
-const CLOSING_TIME: Duration = Duration::from_secs(1);
-/// Refusals being written at once; beyond that a connection is just closed.
+/// For the last bytes of a connection that is closing.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections over the limit that are refused with 503 at once; further ones are closed without a response.
 const REFUSALS_MAX: usize = 64;
-/// Descriptors that are not connections: the store's files, the log, the listener.
-const OTHER_FILES: u64 = 512;
+/// File descriptors that are not connections: the store's files, the log, the listener.
+const RESERVED_FILES: u64 = 512;
 const STREAMS_PER_CONNECTION: u32 = 256;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 
@@ -44,25 +44,25 @@ pub enum ServerError {
     Tls(#[from] TlsError),
 }
 
-/// What the connections are told.
+/// The mode of the server, which every connection watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Serving,
-    /// There is no room for a newcomer: whoever is idle leaves.
-    Pressed,
-    /// Finish what is under way.
+    /// All connection permits are in use: idle connections close.
+    Saturated,
+    /// Requests in flight are finished.
     Stopping,
-    /// The time for that is over.
+    /// The shutdown grace period is over.
     Stopped,
 }
 
-/// A server that has its address and does not serve yet.
+/// A server that is bound to its address and accepts nothing yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     shared: Arc<Shared>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     connections_max: usize,
     mode: watch::Sender<Mode>,
 }
@@ -82,13 +82,13 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Server {
-    /// Reads the TLS files and takes the address. Nothing is accepted before [`Server::run`].
+    /// Reads the TLS files and binds the address. Nothing is accepted before [`Server::run`].
     pub async fn bind(address: SocketAddr, settings: ServerSettings, api: Api) -> Result<Self, ServerError> {
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })?;
         let address = listener.local_addr().map_err(|source| ServerError::Listen { address, source })?;
-        let connections_max = room_for(settings.max_connections);
+        let connections_max = connection_limit(settings.max_connections);
         let shared = Shared {
             protocol: protocol(&settings),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
@@ -100,7 +100,7 @@ impl Server {
             listener,
             address,
             shared: Arc::new(shared),
-            room: Arc::new(Semaphore::new(connections_max)),
+            permits: Arc::new(Semaphore::new(connections_max)),
             connections_max,
             mode: watch::Sender::new(Mode::Serving),
         })
@@ -110,81 +110,82 @@ impl Server {
         self.address
     }
 
-    /// Serves until `shutdown` is ready, then finishes what is under way within `shutdown_grace`. Answers whether all
-    /// of it was finished.
+    /// Serves until `shutdown` is ready, then finishes the requests in flight within `shutdown_grace`. Returns whether all
+    /// of them were finished.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> bool {
         tokio::select! {
             biased;
             () = shutdown => {}
             () = self.accept_forever() => {}
         }
-        let Self { listener, shared, room, connections_max, mode, .. } = self;
+        let Self { listener, shared, permits, connections_max, mode, .. } = self;
         drop(listener);
         mode.send_replace(Mode::Stopping);
         let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
-        let finished = timeout(shared.settings.shutdown_grace, room.acquire_many(all)).await.is_ok();
+        let finished = timeout(shared.settings.shutdown_grace, permits.acquire_many(all)).await.is_ok();
         mode.send_replace(Mode::Stopped);
         if !finished {
             tracing::warn!(
-                "stop server: requests were still under way when the time to finish them was over"
+                grace = ?shared.settings.shutdown_grace,
+                "stop server: requests were still in flight at the end of server.shutdown_grace"
             );
         }
         finished
     }
 
     async fn accept_forever(&self) {
-        let mut pressed_at: Option<Instant> = None;
+        let mut saturated_at: Option<Instant> = None;
         loop {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     if !is_of_one_connection(&error) {
                         tracing::warn!(%error, "accept connection");
-                        self.press(&mut pressed_at);
+                        self.close_idle(&mut saturated_at);
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                     continue;
                 }
             };
             let shared = Arc::clone(&self.shared);
-            if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
-                tokio::spawn(shared.serve(stream, room, self.mode.subscribe()));
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                tokio::spawn(shared.serve(stream, permit, self.mode.subscribe()));
             } else {
-                self.press(&mut pressed_at);
-                let (room, mode) = (Arc::clone(&self.room), self.mode.subscribe());
-                if let Ok(place) = Arc::clone(&shared.refusals).try_acquire_owned() {
-                    tokio::spawn(shared.serve_if_room(stream, place, room, mode));
+                self.close_idle(&mut saturated_at);
+                let (permits, mode) = (Arc::clone(&self.permits), self.mode.subscribe());
+                if let Ok(refusal) = Arc::clone(&shared.refusals).try_acquire_owned() {
+                    tokio::spawn(shared.serve_or_refuse(stream, refusal, permits, mode));
                 }
             }
         }
     }
 
-    /// Asks idle connections to leave, once a second at most.
-    fn press(&self, pressed_at: &mut Option<Instant>) {
-        if pressed_at.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {
-            *pressed_at = Some(Instant::now());
-            self.mode.send_replace(Mode::Pressed);
+    /// Closes idle connections, once a second at most.
+    fn close_idle(&self, saturated_at: &mut Option<Instant>) {
+        if saturated_at.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {
+            *saturated_at = Some(Instant::now());
+            self.mode.send_replace(Mode::Saturated);
         }
     }
 }
 
 impl Shared {
-    /// For a connection beyond the limit: a place that an idle one leaves, or a quick no.
-    async fn serve_if_room(
+    /// Serves a connection over the limit if an idle one closes in time, and refuses it otherwise.
+    async fn serve_or_refuse(
         self: Arc<Self>,
         stream: TcpStream,
-        place: OwnedSemaphorePermit,
-        room: Arc<Semaphore>,
+        refusal: OwnedSemaphorePermit,
+        permits: Arc<Semaphore>,
         mode: watch::Receiver<Mode>,
     ) {
-        match timeout(CLOSING_TIME, room.acquire_owned()).await {
-            Ok(Ok(room)) => {
-                drop(place);
-                self.serve(stream, room, mode).await;
+        match timeout(CLOSE_TIMEOUT, permits.acquire_owned()).await {
+            Ok(Ok(permit)) => {
+                drop(refusal);
+                self.serve(stream, permit, mode).await;
             }
             _ if self.tls.is_some() => {}
             _ => {
-                let _ = timeout(CLOSING_TIME, refuse(stream)).await;
+                let _ = timeout(CLOSE_TIMEOUT, refuse(stream)).await;
             }
         }
     }
@@ -192,10 +193,10 @@ impl Shared {
     async fn serve(
         self: Arc<Self>,
         stream: TcpStream,
-        _room: OwnedSemaphorePermit,
+        _permit: OwnedSemaphorePermit,
         mode: watch::Receiver<Mode>,
     ) {
-        // An answer is written whole; waiting for more to send only delays it.
+        // A response is written whole; waiting for more to send would only delay it.
         let _ = stream.set_nodelay(true);
         let connections = self.api.connections();
         connections.inc();
@@ -203,8 +204,8 @@ impl Shared {
             None => self.drive(stream, mode).await,
             Some(tls) => match timeout(self.settings.header_timeout, tls.accept(stream)).await {
                 Ok(Ok(stream)) => self.drive(stream, mode).await,
-                Ok(Err(error)) => tracing::debug!(%error, "shake hands"),
-                Err(_elapsed) => tracing::debug!("shake hands: took too long"),
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
+                Err(_elapsed) => tracing::debug!("TLS handshake: timed out"),
             },
         }
         connections.dec();
@@ -216,9 +217,9 @@ impl Shared {
     {
         let activity = Arc::new(Activity::default());
         let mut watchdog = Watchdog::new(Arc::clone(&activity), &self.settings);
-        let serve = Serve { router: self.api.router(), activity: Arc::clone(&activity) };
+        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity) };
         let io = TokioIo::new(Watched::new(io, activity));
-        let mut connection = pin!(self.protocol.serve_connection(io, serve));
+        let mut connection = pin!(self.protocol.serve_connection(io, service));
         let mut tick = pin!(tokio::time::sleep(watchdog.interval()));
         let mut closing = false;
         loop {
@@ -235,20 +236,20 @@ impl Shared {
                     Mode::Stopped => return,
                     Mode::Stopping => {
                         connection.as_mut().graceful_shutdown();
-                        watchdog.hurry(CLOSING_TIME);
-                        tick.as_mut().reset(tokio::time::Instant::now() + CLOSING_TIME);
+                        watchdog.shorten(CLOSE_TIMEOUT);
+                        tick.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIMEOUT);
                     }
-                    Mode::Pressed if watchdog.is_idle() => connection.as_mut().graceful_shutdown(),
-                    Mode::Serving | Mode::Pressed => {}
+                    Mode::Saturated if watchdog.is_idle() => connection.as_mut().graceful_shutdown(),
+                    Mode::Serving | Mode::Saturated => {}
                 },
                 () = tick.as_mut() => {
-                    let wait = match watchdog.look() {
-                        Verdict::Keep(wait) => wait,
-                        Verdict::Close if closing => return,
-                        Verdict::Close => {
+                    let wait = match watchdog.check() {
+                        NextCheck::After(wait) => wait,
+                        NextCheck::Close if closing => return,
+                        NextCheck::Close => {
                             closing = true;
                             connection.as_mut().graceful_shutdown();
-                            CLOSING_TIME.min(watchdog.interval())
+                            CLOSE_TIMEOUT.min(watchdog.interval())
                         }
                     };
                     tick.as_mut().reset(tokio::time::Instant::now() + wait);
@@ -261,8 +262,8 @@ impl Shared {
 fn protocol(settings: &ServerSettings) -> auto::Builder<TokioExecutor> {
     let mut protocol = auto::Builder::new(TokioExecutor::new());
     let head_bytes = settings.header_limit_bytes.max(8 * 1024);
-    // The watchdog sees to slow heads; hyper's own timer would be set anew for every request. Answers are not gathered
-    // for a pipeline either: hyper then forgets to send the last one before it closes, such as a 431.
+    // The watchdog times out slow heads; hyper's own timer would be set again for every request. Pipelined responses are
+    // not flushed together either: hyper would close without sending the last one, such as a 431.
     protocol.http1().header_read_timeout(None).max_buf_size(head_bytes);
     protocol
         .http2()
@@ -274,27 +275,26 @@ fn protocol(settings: &ServerSettings) -> auto::Builder<TokioExecutor> {
     protocol
 }
 
-/// As many connections as asked for, or as the process may have open files.
-fn room_for(asked: usize) -> usize {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let wanted = u64::try_from(asked).unwrap_or(u64::MAX).saturating_add(OTHER_FILES);
-    let mut files = getrlimit(Resource::Nofile);
-    if files.current.is_some_and(|current| current < wanted) {
-        let raised = files.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        let better = rustix::process::Rlimit { current: Some(raised), maximum: files.maximum };
-        if setrlimit(Resource::Nofile, better).is_ok() {
-            files = getrlimit(Resource::Nofile);
-        }
+/// The configured number of connections, or fewer where the limit of open files is lower. The binary has raised that
+/// limit already.
+fn connection_limit(configured: usize) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let files = getrlimit(Resource::Nofile);
+    let possible =
+        files.current.map_or(u64::MAX, |files| files.saturating_sub(RESERVED_FILES).max(files / 2));
+    let possible = usize::try_from(possible).unwrap_or(usize::MAX);
+    let limit = configured.min(possible).clamp(1, u32::MAX as usize >> 3);
+    if limit < configured {
+        tracing::warn!(
+            configured,
+            limit,
+            "lower server.max_connections: raise the limit of open files (ulimit -n) to serve more"
+        );
     }
-    let possible = files.current.map_or(u64::MAX, |files| files.saturating_sub(OTHER_FILES).max(files / 2));
-    let room = asked.min(usize::try_from(possible).unwrap_or(usize::MAX)).clamp(1, u32::MAX as usize >> 3);
-    if room < asked {
-        tracing::warn!(asked, room, "limit connections: the process may not open more files");
-    }
-    room
+    limit
 }
 
-/// The peer's doing, and no reason to pause.
+/// An error of one peer, after which accepting goes on at once.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -302,10 +302,10 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Says 503 to a connection that finds no room.
+/// Responds 503 to a connection over the limit.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
-    let problem = Problem::new(Code::Overloaded, "too many connections are open");
-    let id = RequestId::make();
+    let problem = Problem::new(Code::Overloaded, "too many connections are open; connect again later");
+    let id = RequestId::generate();
     let body = problem.body(id.as_str());
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nx-request-id: {}\r\n\
@@ -316,7 +316,7 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(&body).await?;
     stream.shutdown().await?;
-    // Closing with unread bytes would reset the connection and take the answer with it.
+    // Closing with unread bytes would reset the connection, and the client would lose the response.
     let mut rest = [0_u8; 1024];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())

@@ -1,33 +1,38 @@
-//! What an operator may set about the HTTP side, with the defaults that hold when nothing is said.
+//! The settings of the HTTP server, with their defaults.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use mw_store::request::RequestObserver;
 
 /// Limits and timeouts of the server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// Requests under way at once; one more is answered 503 `overloaded` at once.
+    /// Requests in flight; one more is 503 `overloaded` at once.
     pub max_in_flight: usize,
-    /// Open connections; one more is told 503 and closed.
+    /// Open connections; one more is refused with 503 and closed.
     pub max_connections: usize,
     /// Bytes of a JSON body, and of one line of an NDJSON body.
     pub body_limit_bytes: usize,
-    /// Bytes of a request line with its headers; 8 KiB at the least.
+    /// Bytes of a request line with its headers; at least 8 KiB.
     pub header_limit_bytes: usize,
-    /// From the request's headers to the answer. A read that takes longer is 503, a write 504.
+    /// From the request's headers to the response. A read that takes longer is 503, a write 504.
     pub request_timeout: Duration,
-    /// For a body to arrive; in an NDJSON import, for its next piece.
+    /// For a body to arrive; in an NDJSON import, for its next chunk.
     pub body_timeout: Duration,
     /// From the first byte of a request to the end of its headers; also for the TLS handshake.
     pub header_timeout: Duration,
-    /// A connection that asks nothing, or takes nothing of its answer, for this long is closed.
+    /// A connection that sends no request, or does not read its response, for this long is closed.
     pub idle_timeout: Duration,
-    /// After the signal to stop, for requests under way to finish.
+    /// After the signal to stop, for requests in flight to finish.
     pub shutdown_grace: Duration,
     /// Certificate and key, if the server speaks TLS itself.
     pub tls: Option<TlsFiles>,
+    /// Is told of every request.
+    pub request_observer: Option<Arc<dyn RequestObserver>>,
 }
 
 impl Default for ServerSettings {
@@ -43,6 +48,7 @@ impl Default for ServerSettings {
             idle_timeout: Duration::from_secs(75),
             shutdown_grace: Duration::from_secs(20),
             tls: None,
+            request_observer: None,
         }
     }
 }
@@ -54,7 +60,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// What a caller may do; each role may do all that the one before it may.
+/// What a caller may do; each role includes the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Storefront,
@@ -92,7 +98,7 @@ impl FromStr for Role {
 pub struct Token {
     pub role: Role,
     pub secret: String,
-    /// Requests a second, with bursts of a second's worth; none: without a limit.
+    /// Requests a second, with bursts of as many; `None`: no limit.
     pub rate_limit: Option<u32>,
 }
 
@@ -105,6 +111,6 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Who may call. Empty: everybody, as operator; `mw` allows that on loopback only.
+/// The tokens of all callers. Empty: every caller is an operator; `mw` allows that on loopback only.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens(pub Vec<Token>);

@@ -1,10 +1,10 @@
-//! How fast the generator itself is: `GET /healthz` against a thread that does nothing but send the same answer.
+//! The maximum rate of the generator: `GET /healthz` against a thread that sends a constant response.
 //!
 //! `cargo run --release -p mw-loadgen --example ceiling` prints, for one thread of the generator and several depths of
-//! pipelining, the rate that was reached and the processor time a request took: its inverse is what one core could send
-//! if it had the core to itself. The thread that answers needs about as much, on another core.
+//! pipelining, the rate that was reached and the CPU time of a request: its inverse is what one core could send
+//! if it had the core to itself. The responding thread needs about as much, on another core.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "an example that prints its result")]
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ fn answer_all(mut listener: TcpListener) -> io::Result<()> {
     }
 }
 
-/// One answer for the end of each request; a request that comes in two pieces would be missed, and none does here.
+/// One response for the end of each request; a request split over two reads would be missed, and none is here.
 fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()> {
     loop {
         let read = match stream.read(buffer) {

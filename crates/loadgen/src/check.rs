@@ -1,44 +1,44 @@
-//! Whether the server kept its word: every acknowledged order is there, and no unit was sold twice.
+//! The consistency check after a run: every acknowledged order is readable, and no unit was sold twice.
 //!
-//! All of it is read back through the API after the run. What the orders say is summed up by product and zone, and held
-//! against the figures of the stock: what is held by unpaid orders is reserved, what was paid has left.
+//! Orders are read back through the API, summed up by product and zone, and compared with the stock levels: units of
+//! unpaid orders are reserved, units of paid orders have left the stock.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::draw::Names;
 use crate::error::LoadError;
-use crate::fleet::Fleet;
-use crate::shopping::Placed;
+use crate::sampling::Names;
+use crate::scenarios::Placed;
 use crate::target::Target;
+use crate::worker_pool::WorkerPool;
 
-/// Findings that are told in words; the rest is counted.
+/// Findings with a text of their own; the rest is counted.
 const FINDINGS_MAX: usize = 20;
 
-/// What the check found.
+/// The result of the check.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     pub passed: bool,
     /// Acknowledged orders, all of them read.
     pub orders: u64,
     pub orders_missing: u64,
-    /// Those of which the server said nothing at all.
+    /// Orders whose read got no response at all.
     pub orders_unread: u64,
-    /// Orders whose placing was never answered for certain, in spite of repeats.
+    /// Orders whose outcome stayed unknown in spite of retries.
     pub orders_unresolved: u64,
-    /// Figures of a product in a zone that were compared with the orders.
+    /// Stock levels, one per product and zone, that were compared with the orders.
     pub figures: u64,
     pub figures_wrong: u64,
     pub units_reserved: u64,
     pub units_sold: u64,
     pub units_oversold: u64,
-    /// The first of what is wrong, in words.
+    /// The first mismatches, in words.
     pub findings: Vec<String>,
 }
 
 /// A product and a zone, by number.
-type Place = (u64, u64);
+type StockKey = (u64, u64);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Level {
@@ -46,14 +46,14 @@ pub(crate) struct Level {
     reserved: u64,
 }
 
-/// What was there before: the same everywhere, or as it was read.
+/// Stock levels before the run: the same everywhere, or as they were read.
 #[derive(Debug)]
 pub(crate) enum Before {
     Units(u64),
-    Read(BTreeMap<Place, Level>),
+    Read(BTreeMap<StockKey, Level>),
 }
 
-/// Units of orders in one place.
+/// Units of orders of one product in one zone.
 #[derive(Debug, Clone, Copy, Default)]
 struct Units {
     held: u64,
@@ -89,18 +89,18 @@ struct ZoneForm<'a> {
     reserved: u64,
 }
 
-/// Reads the figures of all products.
+/// Reads the stock levels of all products.
 pub(crate) fn levels(
-    fleet: &mut Fleet,
+    pool: &mut WorkerPool,
     target: &Target,
     names: &Names,
     products: &[u64],
-) -> Result<BTreeMap<Place, Level>, LoadError> {
+) -> Result<BTreeMap<StockKey, Level>, LoadError> {
     let path = |product: &u64, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("/v1/products/{}/stock", names.id('p', *product)).as_bytes());
     };
-    let parse = |product: &u64, answer: Option<(u16, &[u8])>| {
-        let (200, body) = answer? else { return None };
+    let parse = |product: &u64, response: Option<(u16, &[u8])>| {
+        let (200, body) = response? else { return None };
         let form: StockForm<'_> = serde_json::from_slice(body).ok()?;
         let level = |zone: ZoneForm<'_>| {
             let place = (*product, number(names, 'z', zone.geo_zone)?);
@@ -108,31 +108,36 @@ pub(crate) fn levels(
         };
         form.zones.into_iter().map(level).collect::<Option<Vec<_>>>()
     };
-    let read = fleet.read(target, products, path, parse)?;
+    let read = pool.read(target, products, path, parse)?;
     Ok(read.into_iter().flatten().flatten().collect())
 }
 
-/// Reads everything back. What does not add up is looked at a second time, since an order that was not paid in time may
-/// be cancelled between two reads.
+/// Reads all orders and stock levels back. A mismatch is read a second time, since an order that was not paid in time
+/// may be cancelled between two reads.
 pub(crate) fn check(
-    fleet: &mut Fleet,
+    pool: &mut WorkerPool,
     target: &Target,
     names: &Names,
     before: &Before,
 ) -> Result<Check, LoadError> {
-    let first = look(fleet, target, names, before)?;
+    let first = read_and_compare(pool, target, names, before)?;
     if first.figures_wrong == 0 {
         return Ok(first);
     }
-    look(fleet, target, names, before)
+    read_and_compare(pool, target, names, before)
 }
 
-fn look(fleet: &mut Fleet, target: &Target, names: &Names, before: &Before) -> Result<Check, LoadError> {
-    let placed = fleet.orders();
+fn read_and_compare(
+    pool: &mut WorkerPool,
+    target: &Target,
+    names: &Names,
+    before: &Before,
+) -> Result<Check, LoadError> {
+    let placed = pool.orders();
     let mut check =
-        Check { orders: placed.len() as u64, orders_unresolved: fleet.unresolved(), ..Check::default() };
-    let mut units: BTreeMap<Place, Units> = BTreeMap::new();
-    for (order, found) in placed.iter().zip(read_orders(fleet, target, names, &placed)?) {
+        Check { orders: placed.len() as u64, orders_unresolved: pool.unresolved(), ..Check::default() };
+    let mut units: BTreeMap<StockKey, Units> = BTreeMap::new();
+    for (order, found) in placed.iter().zip(read_orders(pool, target, names, &placed)?) {
         match found {
             Ok(lines) => {
                 for (place, more) in lines {
@@ -143,7 +148,7 @@ fn look(fleet: &mut Fleet, target: &Target, names: &Names, before: &Before) -> R
             }
             Err(None) => {
                 check.orders_unread += 1;
-                check.find(format!("order {} was acknowledged and cannot be read: no answer", order.id));
+                check.find(format!("order {} was acknowledged and cannot be read: no response", order.id));
             }
             Err(Some(why)) => {
                 check.orders_missing += 1;
@@ -153,7 +158,7 @@ fn look(fleet: &mut Fleet, target: &Target, names: &Names, before: &Before) -> R
     }
     let mut products: Vec<u64> = units.keys().map(|(product, _)| *product).collect();
     products.dedup();
-    let after = levels(fleet, target, names, &products)?;
+    let after = levels(pool, target, names, &products)?;
     for (place, units) in &units {
         check.compare(names, *place, *units, before, after.get(place).copied());
     }
@@ -161,10 +166,10 @@ fn look(fleet: &mut Fleet, target: &Target, names: &Names, before: &Before) -> R
     Ok(check)
 }
 
-type Lines = Vec<(Place, Units)>;
+type Lines = Vec<(StockKey, Units)>;
 
 fn read_orders(
-    fleet: &mut Fleet,
+    pool: &mut WorkerPool,
     target: &Target,
     names: &Names,
     placed: &[Placed],
@@ -172,19 +177,19 @@ fn read_orders(
     let path = |order: &Placed, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("/v1/orders/{}", order.id).as_bytes());
     };
-    let parse = |order: &Placed, answer: Option<(u16, &[u8])>| match answer {
+    let parse = |order: &Placed, response: Option<(u16, &[u8])>| match response {
         Some((status, body)) => read_order(names, order, status, body).map_err(Some),
         None => Err(None),
     };
-    fleet.read(target, placed, path, parse)
+    pool.read(target, placed, path, parse)
 }
 
 fn read_order(names: &Names, order: &Placed, status: u16, body: &[u8]) -> Result<Lines, String> {
     if status != 200 {
-        return Err(format!("cannot be read: the server answers {status}"));
+        return Err(format!("cannot be read: the server returned {status}"));
     }
     let form: OrderForm<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("is no order any more: {error}"))?;
+        serde_json::from_slice(body).map_err(|error| format!("is not an order: {error}"))?;
     if form.order_id != order.id.to_string() {
         return Err(format!("reads as order {}", form.order_id));
     }
@@ -205,7 +210,7 @@ fn read_order(names: &Names, order: &Placed, status: u16, body: &[u8]) -> Result
     form.lines.iter().map(line).collect()
 }
 
-/// The number in an id of ours.
+/// The number in an id that this generator made.
 fn number(names: &Names, kind: char, id: &str) -> Option<u64> {
     id.strip_prefix(names.prefix.as_str())?.strip_prefix('-')?.strip_prefix(kind)?.parse().ok()
 }
@@ -217,7 +222,14 @@ impl Check {
         }
     }
 
-    fn compare(&mut self, names: &Names, place: Place, units: Units, before: &Before, after: Option<Level>) {
+    fn compare(
+        &mut self,
+        names: &Names,
+        place: StockKey,
+        units: Units,
+        before: &Before,
+        after: Option<Level>,
+    ) {
         self.figures += 1;
         self.units_reserved += units.held;
         self.units_sold += units.sold;
@@ -232,16 +244,16 @@ impl Check {
         if oversold > 0 {
             self.units_oversold += oversold;
             self.wrong(format!(
-                "{place_name}: {oversold} units oversold: {put_in} were there, orders have {}",
+                "{place_name}: {oversold} units oversold: {put_in} imported, {} ordered",
                 units.held + units.sold
             ));
             return;
         }
         let Some(after) = after else {
-            self.wrong(format!("{place_name}: its stock cannot be read"));
+            self.wrong(format!("{place_name}: cannot read its stock"));
             return;
         };
-        // An order that may or may not have been placed may hold units, and those of an earlier run may be given back.
+        // An unresolved order may hold units, and units of an earlier run may be released meanwhile.
         let is_certain = self.orders_unresolved == 0;
         let left = put_in - units.sold;
         if after.reserved > after.on_hand {
@@ -275,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_fit_the_orders_are_fine() {
+    fn levels_that_match_the_orders_pass() {
         let check = compared(Units { held: 3, sold: 2 }, 10, Some(Level { on_hand: 8, reserved: 3 }), 0);
         assert_eq!((check.figures_wrong, check.units_reserved, check.units_sold), (0, 3, 2));
     }
@@ -284,27 +296,24 @@ mod tests {
     fn more_sold_than_was_there_is_oversold() {
         let check = compared(Units { held: 7, sold: 5 }, 10, Some(Level { on_hand: 5, reserved: 5 }), 0);
         assert_eq!((check.units_oversold, check.figures_wrong), (2, 1));
-        assert_eq!(
-            check.findings,
-            ["bench-1-p3 in bench-1-z1: 2 units oversold: 10 were there, orders have 12"]
-        );
+        assert_eq!(check.findings, ["bench-1-p3 in bench-1-z1: 2 units oversold: 10 imported, 12 ordered"]);
     }
 
     #[test]
-    fn figures_that_do_not_add_up_are_told() {
-        let told = |on_hand, reserved, unresolved| {
+    fn levels_that_differ_from_the_orders_are_reported() {
+        let message = |on_hand, reserved, unresolved| {
             let level = Level { on_hand, reserved };
             compared(Units { held: 3, sold: 2 }, 10, Some(level), unresolved).findings
         };
-        assert_eq!(told(9, 3, 0), ["bench-1-p3 in bench-1-z1: 9 on hand, 8 expected"]);
-        assert_eq!(told(7, 3, 0), ["bench-1-p3 in bench-1-z1: 7 on hand, 8 expected"]);
-        assert_eq!(told(8, 2, 0), ["bench-1-p3 in bench-1-z1: 2 reserved, 3 expected"]);
-        assert_eq!(told(8, 4, 0), ["bench-1-p3 in bench-1-z1: 4 reserved, 3 expected"]);
-        assert_eq!(told(2, 3, 0), ["bench-1-p3 in bench-1-z1: 3 reserved of 2 on hand"]);
-        assert_eq!(told(8, 4, 1), [""; 0], "the order nobody knows of may hold one");
-        assert_eq!(told(8, 2, 1), ["bench-1-p3 in bench-1-z1: 2 reserved, 3 expected"]);
+        assert_eq!(message(9, 3, 0), ["bench-1-p3 in bench-1-z1: 9 on hand, 8 expected"]);
+        assert_eq!(message(7, 3, 0), ["bench-1-p3 in bench-1-z1: 7 on hand, 8 expected"]);
+        assert_eq!(message(8, 2, 0), ["bench-1-p3 in bench-1-z1: 2 reserved, 3 expected"]);
+        assert_eq!(message(8, 4, 0), ["bench-1-p3 in bench-1-z1: 4 reserved, 3 expected"]);
+        assert_eq!(message(2, 3, 0), ["bench-1-p3 in bench-1-z1: 3 reserved of 2 on hand"]);
+        assert_eq!(message(8, 4, 1), [""; 0], "an unresolved order may hold one unit");
+        assert_eq!(message(8, 2, 1), ["bench-1-p3 in bench-1-z1: 2 reserved, 3 expected"]);
         let unread = compared(Units { held: 1, sold: 0 }, 10, None, 0);
-        assert_eq!(unread.findings, ["bench-1-p3 in bench-1-z1: its stock cannot be read"]);
+        assert_eq!(unread.findings, ["bench-1-p3 in bench-1-z1: cannot read its stock"]);
     }
 
     #[test]
@@ -321,7 +330,7 @@ mod tests {
         assert_eq!((lines[0].0, lines[0].1.sold, lines[0].1.held), ((4, 2), 2, 0));
         let lines = read(200, &body("bench-1-b7", "cancelled")).unwrap();
         assert_eq!((lines[0].1.sold, lines[0].1.held), (0, 0));
-        assert_eq!(read(404, "{}").unwrap_err(), "cannot be read: the server answers 404");
+        assert_eq!(read(404, "{}").unwrap_err(), "cannot be read: the server returned 404");
         assert_eq!(read(200, &body("bench-1-b8", "paid")).unwrap_err(), "belongs to bench-1-b8");
         assert!(read(200, "{}").is_err());
     }

@@ -1,4 +1,4 @@
-//! One call after the other, waiting for each: for setting up, where nothing is measured.
+//! A blocking client for the setup, where nothing is measured.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -60,10 +60,10 @@ impl<'a> Client<'a> {
                 Err(error) => return Err(error),
             };
             bytes.extend_from_slice(piece.get(..read).unwrap_or_default());
-            if let Parsed::Whole { answer, .. } =
+            if let Parsed::Whole { response, .. } =
                 wire::parse(&bytes, &mut joined).map_err(|bad| io::Error::new(ErrorKind::InvalidData, bad))?
             {
-                return Ok(Reply { status: answer.status, body: answer.body.to_vec() });
+                return Ok(Reply { status: response.status, body: response.body.to_vec() });
             }
         }
     }

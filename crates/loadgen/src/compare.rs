@@ -1,23 +1,23 @@
-//! Two reports side by side, with the spread of each, so that noise is not taken for progress.
+//! Compares two reports, with the spread of each, so that noise does not pass for an improvement.
 //!
-//! A run is cut into parts: its rounds where there are three or more, else ten stretches of time. The interval of a
-//! change is Welch's, at 95 %, over the means of the parts: stretches rather than seconds, since neighbouring seconds
-//! are alike and would make the interval too narrow. What differs from one run to the next (neighbours on the machine,
-//! the state of a disk) is not in a single run at all, so small changes between single runs stay undecided.
+//! A run is divided into parts: its rounds where there are three or more, else ten batches of seconds. The confidence
+//! interval is Welch's, at 95 %, over the means of the parts. Batches are used because neighbouring seconds are correlated
+//! and would make the interval too narrow. Variation between runs (other load on the machine, the state of a disk) does
+//! not show within a single run, so small changes between single runs stay undecided.
 
 use std::fmt::Write;
 
 use crate::error::LoadError;
-use crate::figures::{float, whole};
+use crate::numbers::{float, whole};
 use crate::report::{Report, Round, Settings, grouped, time};
 
-/// Rounds from which on they are the parts.
+/// With at least so many rounds, each round is a part.
 const ROUNDS_MIN: usize = 3;
 /// Parts of a single run.
-const STRETCHES: usize = 10;
-/// Fewer seconds than this say nothing.
+const BATCHES: usize = 10;
+/// Shorter runs are not compared.
 const SECONDS_MIN: usize = 10;
-/// Single runs on the same machine differ by this much without any reason.
+/// Single runs on the same machine differ by up to this share without a change of the code.
 const SINGLE_RUN_DOUBT: f64 = 0.10;
 
 /// Student's t for 97.5 %, by degrees of freedom from 1 on.
@@ -26,20 +26,20 @@ const T_975: [f64; 30] = [
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// What is to be thought of a change.
+/// Whether a change is significant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Assessment {
     Better,
     Worse,
     /// The interval holds 0.
     Noise,
     /// Beyond the spread within the runs, but not beyond that between runs.
     Undecided,
-    /// Too little was measured.
+    /// The runs are too short.
     TooShort,
 }
 
-/// One figure of both runs.
+/// One metric of both runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub name: &'static str,
@@ -49,7 +49,7 @@ pub struct Change {
     pub change: f64,
     /// 95 % interval of it.
     pub interval: Option<(f64, f64)>,
-    pub verdict: Verdict,
+    pub verdict: Assessment,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -73,9 +73,7 @@ pub fn compare(a_name: &str, a: &Report, b_name: &str, b: &Report) -> Result<Com
         return Err(refuse(format!("they are different workloads, {a} and {b}")));
     }
     if a.settings.rate.is_some() != b.settings.rate.is_some() {
-        return Err(refuse(
-            "one ran by a schedule (--rate) and the other as fast as it was answered".to_owned(),
-        ));
+        return Err(refuse("one ran by a schedule (--rate) and the other in a closed loop".to_owned()));
     }
     let is_single = a.rounds.len() < ROUNDS_MIN || b.rounds.len() < ROUNDS_MIN;
     let of_second: [(&'static str, bool, Pick, PickRound); 3] = [
@@ -112,9 +110,9 @@ fn parts(report: &Report, is_single: bool, pick: Pick, pick_round: PickRound) ->
     if seconds.len() < SECONDS_MIN {
         return seconds;
     }
-    // Stretches of nearly the same length, none left over.
-    let cut = |index: usize| index * seconds.len() / STRETCHES;
-    (0..STRETCHES).filter_map(|index| seconds.get(cut(index)..cut(index + 1))).map(mean).collect()
+    // Batches of nearly the same length that cover the whole run.
+    let cut = |index: usize| index * seconds.len() / BATCHES;
+    (0..BATCHES).filter_map(|index| seconds.get(cut(index)..cut(index + 1))).map(mean).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -130,24 +128,24 @@ fn squared_error(values: &[f64]) -> f64 {
 fn change(name: &'static str, more_is_better: bool, is_single: bool, a: &[f64], b: &[f64]) -> Change {
     let (before, after) = (mean(a), mean(b));
     let change = if before > 0.0 { after / before - 1.0 } else { 0.0 };
-    let enough = if is_single { SECONDS_MIN.min(STRETCHES) } else { ROUNDS_MIN };
-    let mut told = Change { name, before, after, change, interval: None, verdict: Verdict::TooShort };
+    let enough = if is_single { SECONDS_MIN.min(BATCHES) } else { ROUNDS_MIN };
+    let mut message = Change { name, before, after, change, interval: None, verdict: Assessment::TooShort };
     if a.len() < enough || b.len() < enough || before <= 0.0 {
-        return told;
+        return message;
     }
     let half = welch(a, b) / before;
     let (low, high) = (change - half, change + half);
-    told.interval = Some((low, high));
-    told.verdict = if low <= 0.0 && high >= 0.0 {
-        Verdict::Noise
+    message.interval = Some((low, high));
+    message.verdict = if low <= 0.0 && high >= 0.0 {
+        Assessment::Noise
     } else if is_single && change.abs() < SINGLE_RUN_DOUBT {
-        Verdict::Undecided
+        Assessment::Undecided
     } else if (change > 0.0) == more_is_better {
-        Verdict::Better
+        Assessment::Better
     } else {
-        Verdict::Worse
+        Assessment::Worse
     };
-    told
+    message
 }
 
 /// Half the width of the 95 % interval of the difference of the means.
@@ -169,7 +167,7 @@ fn student(freedom: f64) -> f64 {
 
 fn render(a_name: &str, a: &Report, b_name: &str, b: &Report, changes: &[Change], is_single: bool) -> String {
     let mut text = format!("{}: {a_name} → {b_name}\n\n", a.settings.workload);
-    // A string takes whatever is written to it; so below.
+    // Writing to a string cannot fail; so below.
     let _ = writeln!(
         text,
         "{:<8} {:>10} {:>10} {:>9}  {:<20} verdict",
@@ -196,7 +194,7 @@ fn render(a_name: &str, a: &Report, b_name: &str, b: &Report, changes: &[Change]
     let (one, other) = (spread(a), spread(b));
     let _ = writeln!(text, "\nrate of single seconds, lowest tenth to highest: {one} before, {other} after");
     text.push_str(if is_single {
-        "one run each, cut into stretches: what differs between runs is not in the interval; --repeat 5 for both is surer\n"
+        "one run each, divided into batches: variation between runs is not in the interval; use --repeat 5 for both\n"
     } else {
         "each round is one value\n"
     });
@@ -205,7 +203,7 @@ fn render(a_name: &str, a: &Report, b_name: &str, b: &Report, changes: &[Change]
     }
     for (name, report) in [(a_name, a), (b_name, b)] {
         if report.check.as_ref().is_some_and(|check| !check.passed) {
-            let _ = writeln!(text, "note: the check of {name} failed, so its figures are worth nothing");
+            let _ = writeln!(text, "note: the check of {name} failed: do not use its results");
         }
     }
     text
@@ -215,13 +213,13 @@ fn percent(change: f64) -> String {
     format!("{:+.1} %", change * 100.0)
 }
 
-fn words(verdict: Verdict) -> &'static str {
+fn words(verdict: Assessment) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "WORSE",
-        Verdict::Noise => "no difference beyond noise",
-        Verdict::Undecided => "undecided: single runs differ by as much",
-        Verdict::TooShort => "too short to tell",
+        Assessment::Better => "better",
+        Assessment::Worse => "WORSE",
+        Assessment::Noise => "no difference beyond noise",
+        Assessment::Undecided => "undecided: single runs differ by as much",
+        Assessment::TooShort => "run too short",
     }
 }
 
@@ -233,7 +231,7 @@ fn spread(report: &Report) -> String {
     format!("{} … {}", grouped(at(1)), grouped(at(9)))
 }
 
-/// What was set differently, and may explain a change.
+/// Settings that differ and may explain a change.
 fn differences(a: &Settings, b: &Settings) -> Vec<String> {
     let pairs = [
         ("rate", format!("{:?}", a.rate.map(whole)), format!("{:?}", b.rate.map(whole))),
@@ -259,36 +257,36 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
-    /// So many seconds around a rate, each off by up to a tenth.
+    /// Seconds around a rate, each off by up to a tenth.
     fn noisy(rate: u64, seconds: usize, seed: u64) -> Vec<u64> {
         let mut random = SmallRng::seed_from_u64(seed);
         (0..seconds).map(|_| rate * random.random_range(90..=110) / 100).collect()
     }
 
-    fn verdict(a: &Report, b: &Report, name: &str) -> Verdict {
+    fn verdict(a: &Report, b: &Report, name: &str) -> Assessment {
         let compared = compare("a", a, "b", b).unwrap();
         compared.changes.iter().find(|change| change.name == name).unwrap().verdict
     }
 
     #[test]
-    fn noise_is_called_noise() {
+    fn noise_is_not_significant() {
         let mut found = Vec::new();
         for seed in 0..40 {
             let (a, b) = (noisy(10_000, 30, seed), noisy(10_000, 30, seed + 1_000));
             found.push(verdict(&sample::report(&a), &sample::report(&b), "rate/s"));
         }
-        assert!(found.iter().all(|it| matches!(it, Verdict::Noise | Verdict::Undecided)), "{found:?}");
-        let noise = found.iter().filter(|it| **it == Verdict::Noise).count();
+        assert!(found.iter().all(|it| matches!(it, Assessment::Noise | Assessment::Undecided)), "{found:?}");
+        let noise = found.iter().filter(|it| **it == Assessment::Noise).count();
         assert!(noise >= 34, "an interval of 95 % is wrong one time in twenty: {noise} of 40");
     }
 
     #[test]
-    fn a_change_is_called_a_change() {
+    fn a_large_change_is_significant() {
         let before = sample::report(&noisy(10_000, 30, 1));
         let faster = sample::report(&noisy(12_500, 30, 2));
-        assert_eq!(verdict(&before, &faster, "rate/s"), Verdict::Better);
-        assert_eq!(verdict(&faster, &before, "rate/s"), Verdict::Worse);
-        assert_eq!(verdict(&before, &faster, "p99"), Verdict::Better);
+        assert_eq!(verdict(&before, &faster, "rate/s"), Assessment::Better);
+        assert_eq!(verdict(&faster, &before, "rate/s"), Assessment::Worse);
+        assert_eq!(verdict(&before, &faster, "p99"), Assessment::Better);
         let text = compare("a.json", &before, "b.json", &faster).unwrap().text;
         assert!(text.contains("day: a.json → b.json") && text.contains("better"), "{text}");
     }
@@ -297,26 +295,26 @@ mod tests {
     fn a_small_change_between_single_runs_is_undecided_and_between_rounds_is_not() {
         let mut before = sample::report(&[10_000; 30]);
         let mut after = sample::report(&[10_400; 30]);
-        assert_eq!(verdict(&before, &after, "rate/s"), Verdict::Undecided);
+        assert_eq!(verdict(&before, &after, "rate/s"), Assessment::Undecided);
         before.rounds = [10_000, 10_020, 9_980, 10_010].map(|rate| sample::round(&[rate; 10])).to_vec();
         after.rounds = [10_400, 10_420, 10_380, 10_410].map(|rate| sample::round(&[rate; 10])).to_vec();
-        assert_eq!(verdict(&before, &after, "rate/s"), Verdict::Better);
+        assert_eq!(verdict(&before, &after, "rate/s"), Assessment::Better);
     }
 
     #[test]
-    fn little_time_says_nothing() {
+    fn short_runs_are_not_compared() {
         let short = sample::report(&[10_000, 10_000, 10_000]);
-        assert_eq!(verdict(&short, &sample::report(&[20_000; 30]), "rate/s"), Verdict::TooShort);
-        assert_eq!(verdict(&sample::report(&[]), &short, "rate/s"), Verdict::TooShort);
+        assert_eq!(verdict(&short, &sample::report(&[20_000; 30]), "rate/s"), Assessment::TooShort);
+        assert_eq!(verdict(&sample::report(&[]), &short, "rate/s"), Assessment::TooShort);
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn different_workloads_or_schedules_are_refused() {
         let a = sample::report(&[1_000; 30]);
         let mut b = a.clone();
         b.settings.workload = "cart".to_owned();
-        let told = compare("a", &a, "b", &b).unwrap_err().to_string();
-        assert_eq!(told, "compare a with b: they are different workloads, day and cart");
+        let message = compare("a", &a, "b", &b).unwrap_err().to_string();
+        assert_eq!(message, "compare a with b: they are different workloads, day and cart");
         let mut b = a.clone();
         b.settings.rate = Some(500.0);
         assert!(compare("a", &a, "b", &b).unwrap_err().to_string().contains("by a schedule"));

@@ -1,4 +1,4 @@
-//! One keep-alive connection without waiting: bytes out, answers in, and what state it is in.
+//! One non-blocking keep-alive connection: its state, the bytes to send and the beginning of a response.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::schedule::{Nanos, SECOND};
 
-/// Between an attempt to connect that failed and the next.
+/// Between a failed attempt to connect and the next.
 const RECONNECT_PAUSE: Nanos = SECOND / 10;
 
 #[derive(Debug)]
@@ -16,9 +16,9 @@ pub(crate) struct Connection {
     address: SocketAddr,
     token: Token,
     state: State,
-    /// Requests that the socket has not taken yet.
+    /// Requests that the socket has not accepted yet.
     pub(crate) out: Vec<u8>,
-    /// The beginning of an answer whose end is not there yet.
+    /// The beginning of a response whose end has not arrived.
     pub(crate) partial: Vec<u8>,
 }
 
@@ -29,9 +29,9 @@ enum State {
     Up(TcpStream),
 }
 
-/// What reading brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Received {
     Bytes(usize),
     Nothing,
     Closed,
@@ -47,7 +47,7 @@ impl Connection {
         matches!(self.state, State::Up(_))
     }
 
-    /// Begins to connect where that is due.
+    /// Begins to connect if the connection is down and its pause is over.
     pub(crate) fn connect(&mut self, registry: &Registry, now: Nanos) {
         let State::Down { try_at } = self.state else { return };
         if now < try_at {
@@ -63,7 +63,7 @@ impl Connection {
         };
     }
 
-    /// Answers whether the connection has come up by this. One that failed is down again.
+    /// Returns whether the connection has just been established. One that failed is down again.
     pub(crate) fn has_come_up(&mut self, now: Nanos) -> bool {
         let State::Connecting(stream) = &self.state else { return false };
         if matches!(stream.take_error(), Ok(None)) {
@@ -83,7 +83,7 @@ impl Connection {
         else {
             return false;
         };
-        // Without it a request may wait for the acknowledgement of the one before.
+        // Without TCP_NODELAY a request may wait for the acknowledgement of the one before.
         if stream.set_nodelay(true).is_err() {
             return false;
         }
@@ -91,20 +91,20 @@ impl Connection {
         true
     }
 
-    /// Forgets the socket and all that was on its way; the next attempt to connect is after a pause.
+    /// Drops the socket and all buffered bytes; the next attempt to connect is after a pause.
     pub(crate) fn drop_down(&mut self, now: Nanos) {
         self.state = State::Down { try_at: now + RECONNECT_PAUSE };
         self.out.clear();
         self.partial.clear();
     }
 
-    /// The same for a connection that its server ended in order: the next attempt is at once.
+    /// The same for a connection that the server closed after a response: the next attempt is at once.
     pub(crate) fn start_over(&mut self, now: Nanos) {
         self.drop_down(now);
         self.state = State::Down { try_at: now };
     }
 
-    /// Hands to the socket what it takes; the rest goes when it is writable again.
+    /// Writes as much as the socket accepts; the rest goes when it is writable again.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let State::Up(stream) = &mut self.state else { return Ok(()) };
         while !self.out.is_empty() {
@@ -120,13 +120,13 @@ impl Connection {
         Ok(())
     }
 
-    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> io::Result<Taken> {
-        let State::Up(stream) = &mut self.state else { return Ok(Taken::Nothing) };
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
+        let State::Up(stream) = &mut self.state else { return Ok(Received::Nothing) };
         loop {
             return match stream.read(buffer) {
-                Ok(0) => Ok(Taken::Closed),
-                Ok(bytes) => Ok(Taken::Bytes(bytes)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Taken::Nothing),
+                Ok(0) => Ok(Received::Closed),
+                Ok(bytes) => Ok(Received::Bytes(bytes)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Received::Nothing),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => Err(error),
             };

@@ -1,4 +1,4 @@
-//! Why a run could not be made. What went wrong inside a run is not here: that is counted and reported.
+//! Why a run could not be made. Failed requests of a run are not errors here: they are counted and reported.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum LoadError {
     Refused { url: String, wanted: &'static str },
     #[error("set up {what}: {why}")]
     Setup { what: &'static str, why: String },
-    #[error("there is no workload `{name}`: {known}, or the path of a file")]
+    #[error("find workload `{name}`: {known}, or the path of a file")]
     UnknownWorkload { name: String, known: String },
     #[error("read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -29,7 +29,7 @@ pub enum LoadError {
     Options(String),
     #[error("interrupted before anything was measured")]
     Interrupted,
-    #[error("wait for answers: {0}")]
+    #[error("wait for responses: {0}")]
     Poll(io::Error),
     #[error("compare {a} with {b}: {why}")]
     Compare { a: String, b: String, why: String },

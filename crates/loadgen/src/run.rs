@@ -1,23 +1,23 @@
-//! A run from its first look at the server to the last check.
+//! A run: probe the server, set up data, warm up, measure, check.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::check::{self, Before};
-use crate::draw::Names;
 use crate::error::LoadError;
-use crate::figures::float;
-use crate::fleet::{Fleet, Load, Measured};
+use crate::numbers::float;
 use crate::report::{Report, Settings};
+use crate::sampling::Names;
+use crate::scenarios::Plan;
 use crate::schedule::{Arrivals, SECOND};
 use crate::setup;
-use crate::shopping::Plan;
-use crate::tally::{Second, Tally};
+use crate::stats::{Second, Stats};
 use crate::target::Target;
 use crate::worker::{Sizes, nanos};
+use crate::worker_pool::{Load, Measured, WorkerPool};
 use crate::workload::{Workload, filling};
 
-/// How long a server is pushed to its limit, to know what a percentage of it is.
+/// How long the maximum rate is measured for a rate given in percent.
 const PROBE: Duration = Duration::from_secs(10);
 const THREADS_MAX: usize = 64;
 const CONNECTIONS_MAX: usize = 20_000;
@@ -27,11 +27,11 @@ const ROUNDS_MAX: u32 = 100;
 /// How much load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// As much as is answered: every connection sends its next request when it has its answer.
+    /// Closed loop: every connection sends its next request after the response.
     Max,
-    /// Requests a second, by a schedule that does not wait for answers.
+    /// Open loop: requests a second, by a schedule that does not wait for responses.
     PerSecond(f64),
-    /// The same, at this part of what the server was just seen to take at most.
+    /// Open loop, at this share of the maximum rate, which is measured first.
     OfMax(f64),
 }
 
@@ -44,14 +44,14 @@ pub struct Options {
     /// Measured one after the other, on the same data.
     pub rounds: u32,
     pub connections: usize,
-    /// Requests on their way on one connection at once.
+    /// Requests in flight on one connection.
     pub depth: usize,
     pub threads: usize,
-    /// For one request.
+    /// Of one request.
     pub timeout: Duration,
     pub seed: u64,
     pub currency: String,
-    /// The prefix of the data of an earlier run, which is used again.
+    /// The prefix of an earlier run whose data is used again.
     pub reuse: Option<String>,
 }
 
@@ -76,25 +76,25 @@ impl Default for Options {
 
 impl Options {
     fn check(&self, workload: &Workload) -> Result<(), LoadError> {
-        let ask = |is_so: bool, otherwise: String| {
+        let require = |is_so: bool, otherwise: String| {
             if is_so { Ok(()) } else { Err(LoadError::Options(otherwise)) }
         };
         workload.check().map_err(LoadError::Options)?;
-        ask((1..=THREADS_MAX).contains(&self.threads), format!("threads: expected 1 to {THREADS_MAX}"))?;
-        ask(
+        require((1..=THREADS_MAX).contains(&self.threads), format!("threads: expected 1 to {THREADS_MAX}"))?;
+        require(
             (self.threads..=CONNECTIONS_MAX).contains(&self.connections),
             format!("connections: expected one for each thread at least, and {CONNECTIONS_MAX} at most"),
         )?;
-        ask((1..=DEPTH_MAX).contains(&self.depth), format!("depth: expected 1 to {DEPTH_MAX}"))?;
-        ask((1..=ROUNDS_MAX).contains(&self.rounds), format!("repeat: expected 1 to {ROUNDS_MAX}"))?;
-        ask(!self.duration.is_zero(), "duration: expected more than 0".to_owned())?;
+        require((1..=DEPTH_MAX).contains(&self.depth), format!("depth: expected 1 to {DEPTH_MAX}"))?;
+        require((1..=ROUNDS_MAX).contains(&self.rounds), format!("repeat: expected 1 to {ROUNDS_MAX}"))?;
+        require(!self.duration.is_zero(), "duration: expected more than 0".to_owned())?;
         let rate = match self.rate {
             Rate::Max => 1.0,
             Rate::PerSecond(rate) | Rate::OfMax(rate) => rate,
         };
-        ask(rate > 0.0 && rate.is_finite(), "rate: expected more than 0".to_owned())?;
+        require(rate > 0.0 && rate.is_finite(), "rate: expected more than 0".to_owned())?;
         let under_way = (self.connections * self.depth) as u64;
-        ask(
+        require(
             !workload.keeps_buyers() || workload.data.users >= 2 * under_way,
             format!(
                 "users: {} are too few for {under_way} requests at once, expected twice as many",
@@ -104,7 +104,7 @@ impl Options {
     }
 }
 
-/// What happens while a run goes on.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum Event {
     Setup {
@@ -112,7 +112,7 @@ pub enum Event {
         done: u64,
         total: u64,
     },
-    /// The most that the server took, in requests a second.
+    /// The maximum rate of the server, in requests a second.
     Probed {
         rate: f64,
     },
@@ -153,7 +153,7 @@ impl Event {
     }
 }
 
-/// Puts the load of a workload on the target. When `stop` becomes true the run ends early and still reports.
+/// Runs a workload against the target. When `stop` becomes true the run ends early and still reports.
 pub fn run(
     target: &Target,
     workload: &Workload,
@@ -162,16 +162,16 @@ pub fn run(
     observe: &mut dyn FnMut(&Event),
 ) -> Result<Report, LoadError> {
     options.check(workload)?;
-    setup::knock(target, options.timeout)?;
+    setup::probe(target, options.timeout)?;
     let began = SystemTime::now();
     let run = format!("r{:x}", began.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros());
     let prefix = options.reuse.clone().unwrap_or_else(|| format!("bench-{run}"));
     let names = Names { prefix, run };
     let sizes = Sizes { connections: options.connections, depth: options.depth, timeout: options.timeout };
-    let mut fleet = Fleet::new(target, options.threads, sizes, options.seed)?;
-    let before = prepare(&mut fleet, target, workload, options, &names, stop, observe)?;
+    let mut pool = WorkerPool::new(target, options.threads, sizes, options.seed)?;
+    let before = prepare(&mut pool, target, workload, options, &names, stop, observe)?;
     let plan = Plan::new(workload, target, names.clone());
-    let rate = find_rate(&mut fleet, &plan, options, stop, observe)?;
+    let rate = find_rate(&mut pool, &plan, options, stop, observe)?;
     let load = Load {
         rate,
         arrivals: options.arrivals,
@@ -180,14 +180,14 @@ pub fn run(
     };
     let mut rounds: Vec<Measured> = Vec::new();
     for _ in 0..options.rounds {
-        rounds.push(fleet.load(&plan, load, stop, observe)?);
+        rounds.push(pool.load(&plan, load, stop, observe)?);
         if stop.load(Ordering::Relaxed) || rounds.last().is_some_and(|round| round.is_gone) {
             break;
         }
     }
     let check = if workload.needs_products() {
-        observe(&Event::Checking { orders: fleet.orders().len() as u64 });
-        Some(check::check(&mut fleet, target, &names, &before)?)
+        observe(&Event::Checking { orders: pool.orders().len() as u64 });
+        Some(check::check(&mut pool, target, &names, &before)?)
     } else {
         None
     };
@@ -195,9 +195,9 @@ pub fn run(
     Ok(Report::new(settings, &plan.kinds, &rounds, check))
 }
 
-/// Makes the data that the workload wants, and answers what units there are before the first order of the run.
+/// Creates the data of the workload, and returns the stock levels before the first order of the run.
 fn prepare(
-    fleet: &mut Fleet,
+    pool: &mut WorkerPool,
     target: &Target,
     workload: &Workload,
     options: &Options,
@@ -211,9 +211,9 @@ fn prepare(
     }
     let before = if options.reuse.is_some() {
         setup::find(target, names, data, options.timeout)?;
-        observe(&Event::Setup { what: "stock figures", done: 0, total: data.products });
+        observe(&Event::Setup { what: "stock levels", done: 0, total: data.products });
         let products: Vec<u64> = (0..data.products).collect();
-        Before::Read(check::levels(fleet, target, names, &products)?)
+        Before::Read(check::levels(pool, target, names, &products)?)
     } else {
         setup::import(target, names, data, &options.currency, options.timeout, stop, observe)?;
         Before::Units(data.units)
@@ -226,22 +226,22 @@ fn prepare(
             continue;
         }
         observe(&Event::Setup { what, done: 0, total: times });
-        let told = |done| observe(&Event::Setup { what, done, total: times });
-        let tally = fleet.fill(&plan, flow, times, stop, told)?;
+        let message = |done| observe(&Event::Setup { what, done, total: times });
+        let stats = pool.fill(&plan, flow, times, stop, message)?;
         if stop.load(Ordering::Relaxed) {
             return Err(LoadError::Interrupted);
         }
-        refuse_errors(what, &tally)?;
+        refuse_errors(what, &stats)?;
         observe(&Event::Setup { what, done: times, total: times });
     }
     if data.baskets > 0 {
-        fleet.begin_with_the_first_buyer();
+        pool.restart_buyers();
     }
     Ok(before)
 }
 
-fn refuse_errors(what: &'static str, tally: &Tally) -> Result<(), LoadError> {
-    match tally.calls.iter().flat_map(|call| &call.errors).next() {
+fn refuse_errors(what: &'static str, stats: &Stats) -> Result<(), LoadError> {
+    match stats.calls.iter().flat_map(|call| &call.errors).next() {
         Some((error, count)) => {
             Err(LoadError::Setup { what, why: format!("{count} requests failed: {error}") })
         }
@@ -250,7 +250,7 @@ fn refuse_errors(what: &'static str, tally: &Tally) -> Result<(), LoadError> {
 }
 
 fn find_rate(
-    fleet: &mut Fleet,
+    pool: &mut WorkerPool,
     plan: &Plan,
     options: &Options,
     stop: &AtomicBool,
@@ -267,13 +267,11 @@ fn find_rate(
         warm_up: nanos(options.warm_up),
         duration: nanos(options.duration.min(PROBE)),
     };
-    let measured = fleet.load(plan, load, stop, observe)?;
-    let answered: u64 = measured.tally.calls.iter().map(|call| call.answered).sum();
+    let measured = pool.load(plan, load, stop, observe)?;
+    let answered: u64 = measured.stats.calls.iter().map(|call| call.answered).sum();
     let rate = float(answered) * float(SECOND) / float(measured.duration.max(1));
     if answered == 0 {
-        return Err(LoadError::Options(
-            "nothing was answered while looking for the most the server takes".to_owned(),
-        ));
+        return Err(LoadError::Options("measure the maximum rate: no request got a response".to_owned()));
     }
     if stop.load(Ordering::Relaxed) {
         return Err(LoadError::Interrupted);

@@ -1,10 +1,10 @@
-//! When a flow is due. A schedule knows nothing of answers: it goes on whatever the server does, and what is sent late
-//! is still counted from the instant it was due.
+//! When a flow is due. A schedule does not depend on responses: it continues while the server stalls, and latency counts
+//! from the scheduled instant.
 
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::figures::whole;
+use crate::numbers::whole;
 
 /// Nanoseconds since the run began.
 pub(crate) type Nanos = u64;
@@ -15,9 +15,9 @@ pub(crate) const SECOND: Nanos = 1_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// Independent of one another, as people are.
+    /// Poisson process: independent arrivals.
     Poisson,
-    /// At equal distances.
+    /// At equal intervals.
     Uniform,
 }
 
@@ -30,10 +30,10 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The first arrival is one distance after `start`; `per_second` is above 0.
+    /// The first arrival is one interval after `start`; `per_second` is above 0.
     pub(crate) fn new(arrivals: Arrivals, per_second: f64, start: Nanos, random: &mut impl Rng) -> Self {
-        let distance = crate::figures::float(SECOND) / per_second;
-        let mut schedule = Self { arrivals, due: crate::figures::float(start), distance };
+        let distance = crate::numbers::float(SECOND) / per_second;
+        let mut schedule = Self { arrivals, due: crate::numbers::float(start), distance };
         schedule.advance(random);
         schedule
     }
@@ -68,17 +68,17 @@ mod tests {
     }
 
     #[test]
-    fn uniform_arrivals_have_equal_distances() {
+    fn uniform_arrivals_have_equal_intervals() {
         let dues = dues(Arrivals::Uniform, 3);
         assert_eq!(dues, [5_001_000_000, 5_002_000_000, 5_003_000_000]);
     }
 
     #[test]
-    fn poisson_arrivals_keep_the_rate_and_vary_as_they_should() {
+    fn poisson_arrivals_keep_the_rate_and_are_exponential() {
         let dues = dues(Arrivals::Poisson, 100_000);
         let distances: Vec<f64> =
-            dues.windows(2).map(|pair| crate::figures::float(pair[1] - pair[0])).collect();
-        let count = crate::figures::float(distances.len() as u64);
+            dues.windows(2).map(|pair| crate::numbers::float(pair[1] - pair[0])).collect();
+        let count = crate::numbers::float(distances.len() as u64);
         let mean = distances.iter().sum::<f64>() / count;
         let deviation = (distances.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / count).sqrt();
         assert!((mean / 1e6 - 1.0).abs() < 0.02, "{mean}");

@@ -1,32 +1,32 @@
-//! What must be there before a run: a server that answers, and products with stock, put in through the API.
+//! The setup before a run: a reachable server, and products with stock, imported through the API.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::client::{Client, Reply};
-use crate::draw::Names;
 use crate::error::LoadError;
 use crate::run::Event;
+use crate::sampling::Names;
 use crate::target::Target;
 use crate::wire::text_field;
 use crate::workload::Data;
 
-/// Products sent together.
+/// Products of one import request.
 const BATCH: u64 = 1_000;
 /// Prices are spread over this many steps.
 const PRICES: u64 = 9_000;
-const DESCRIPTION: &str = "A thing to measure with: it weighs what others weigh, has a description about as long as \
-    they have, and nobody needs to read it.";
+const DESCRIPTION: &str = "A product of the load generator: its attributes and the length of its description are those \
+    of an ordinary product.";
 
-/// Asks the server whether it is one.
-pub(crate) fn knock(target: &Target, timeout: Duration) -> Result<(), LoadError> {
+/// Checks that the server responds.
+pub(crate) fn probe(target: &Target, timeout: Duration) -> Result<(), LoadError> {
     let unreachable = |source| LoadError::Unreachable { url: target.url().to_owned(), source };
     let mut client = Client::connect(target, timeout).map_err(unreachable)?;
     client.get("/healthz").map(drop).map_err(unreachable)
 }
 
-/// Puts in all products with their units in every zone.
+/// Imports all products with their units in every zone.
 pub(crate) fn import(
     target: &Target,
     names: &Names,
@@ -62,7 +62,7 @@ pub(crate) fn import(
     Ok(())
 }
 
-/// Looks whether the products of an earlier run are there.
+/// Checks that the products of an earlier run exist.
 pub(crate) fn find(target: &Target, names: &Names, data: &Data, timeout: Duration) -> Result<(), LoadError> {
     let failed = |why: String| LoadError::Setup { what: "products", why };
     let mut client = Client::connect(target, timeout).map_err(|error| failed(error.to_string()))?;
@@ -72,7 +72,7 @@ pub(crate) fn find(target: &Target, names: &Names, data: &Data, timeout: Duratio
         allowed(target, &reply)?;
         if reply.status != 200 {
             let why = format!(
-                "{id} is not there: give the --products of the run that made them, or leave out --reuse"
+                "find {id}: not found; pass the --products of the run that created it, or leave out --reuse"
             );
             return Err(failed(why));
         }
@@ -84,7 +84,7 @@ fn line(body: &mut String, names: &Names, data: &Data, number: u64, currency: &s
     let id = names.id('p', number);
     let category = names.id('c', number % data.categories.max(1));
     let price = 100 + number.wrapping_mul(7_919) % PRICES;
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         body,
         r#"{{"product_id":"{id}","name":"Product {number}","category":"{category}","price":{{"amount":"{price}.90","currency":"{currency}"}},"description":"{DESCRIPTION}","attributes":{{"colour":"black","weight":"180 g"}},"stock":{{{stock}}}}}"#
@@ -105,7 +105,7 @@ fn judge(target: &Target, reply: &Reply) -> Result<(), LoadError> {
     let failed = |why: String| Err(LoadError::Setup { what: "products", why });
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if reply.status != 200 {
-        return failed(format!("the server answered {}: {}", reply.status, text(&reply.body)));
+        return failed(format!("the server returned {}: {}", reply.status, text(&reply.body)));
     }
     let bad = reply
         .body

@@ -1,4 +1,4 @@
-//! Where the load goes: the address, the path before every call, and the headers that every request carries.
+//! The target of the load: its address, the base path of every call, and the headers of every request.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -6,13 +6,13 @@ use crate::error::LoadError;
 
 const DEFAULT_PORT: u16 = 80;
 
-/// A shop to put load on, spoken to in plain HTTP/1.1.
+/// A server under test, over plain HTTP/1.1.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub(crate) address: SocketAddr,
-    /// What goes before every path, without a slash at its end.
+    /// The base path, without a slash at its end.
     pub(crate) base: String,
-    /// Lines of the head that are the same in every request, each ended.
+    /// Header lines of every request, each with its line end.
     pub(crate) headers: String,
     url: String,
 }
@@ -22,7 +22,9 @@ impl Target {
     pub fn new(url: &str, token: Option<&str>) -> Result<Self, LoadError> {
         let refuse = |why: &str| LoadError::Url { url: url.to_owned(), why: why.to_owned() };
         if url.starts_with("https://") {
-            return Err(refuse("the generator speaks plain http only; put the load behind TLS termination"));
+            return Err(refuse(
+                "the generator supports plain http only; address the server behind TLS termination",
+            ));
         }
         let rest = url.strip_prefix("http://").ok_or_else(|| refuse("it does not begin with http://"))?;
         let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_and_a_path_are_taken_apart() {
+    fn a_url_is_split_into_address_and_base_path() {
         let target = Target::new("http://127.0.0.1:8080/shop/", Some("secret")).unwrap();
         assert_eq!(target.address, "127.0.0.1:8080".parse().unwrap());
         assert_eq!(target.base, "/shop");
@@ -68,12 +70,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_refused_with_the_reason() {
-        let told = |url: &str| Target::new(url, None).unwrap_err().to_string();
-        assert!(told("https://shop").contains("plain http only"));
-        assert!(told("shop:8080").contains("does not begin with http://"));
-        assert!(told("http://").contains("expected http://host:port"));
-        assert!(told("http://127.0.0.1:1/?a=b").contains("expected http://host:port"));
+    fn an_unusable_url_is_refused_with_the_reason() {
+        let message = |url: &str| Target::new(url, None).unwrap_err().to_string();
+        assert!(message("https://shop").contains("plain http only"));
+        assert!(message("shop:8080").contains("does not begin with http://"));
+        assert!(message("http://").contains("expected http://host:port"));
+        assert!(message("http://127.0.0.1:1/?a=b").contains("expected http://host:port"));
         assert!(Target::new("http://127.0.0.1", Some("a\r\nb")).is_err());
     }
 }

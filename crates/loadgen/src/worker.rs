@@ -1,7 +1,7 @@
-//! A generator's thread: its connections, and the loop that sends what is due and takes what comes back.
+//! A worker thread of the generator: its connections, and the event loop that sends requests and reads responses.
 //!
-//! The loop never waits for an answer before it sends the next request, as long as a connection is free. A connection
-//! that breaks is opened again; the job says of each request on it whether it is sent once more.
+//! The loop never waits for a response before it sends the next request, as long as a connection is free. A broken
+//! connection is reopened; the job decides for each of its requests whether it is retried.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -9,39 +9,40 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 
-use crate::alarm::Alarm;
-use crate::connection::{Connection, Taken};
+use crate::connection::{Connection, Received};
 use crate::error::LoadError;
 use crate::schedule::{Nanos, SECOND};
 use crate::target::Target;
-use crate::wire::{self, Answer, Parsed};
+use crate::timer::Timer;
+use crate::wire::{self, Parsed, Response};
 
 const EVENTS_MAX: usize = 1_024;
 const READ_BYTES: usize = 256 << 10;
-/// Timeouts and broken connections are looked after this often.
+/// Timeouts and broken connections are checked this often.
 const TICK: Nanos = SECOND / 20;
-/// A schedule whose next request is due sooner than this sleeps so long, and then takes all answers and sends all that is due
-/// at once: to be woken for each of them would take from the server, on the same machine, what is to be measured.
-const GATHER: Nanos = SECOND / 4_000;
-const ALARM: Token = Token(usize::MAX);
+/// A schedule whose next request is due sooner than this sleeps so long, and then reads all responses and sends all due requests
+/// in one pass: a wake-up for each would take CPU time from a server on the same machine.
+const BATCHING_DELAY: Nanos = SECOND / 4_000;
+const TIMER: Token = Token(usize::MAX);
 
-/// What a worker is to do, and what becomes of the answers.
+/// What a worker sends, and how responses are processed.
 pub(crate) trait Job {
-    /// One request, from its beginning to the end of its repeats.
+    /// One request, including its retries.
     type Ticket;
 
-    /// Asked whenever a connection is free.
+    /// Called whenever a connection is free.
     fn next(&mut self, now: Nanos) -> Next<Self::Ticket>;
 
     fn write(&mut self, ticket: &Self::Ticket, out: &mut Vec<u8>);
 
-    /// Answers what is to be sent after it on the same connection.
-    fn answered(&mut self, ticket: Self::Ticket, answer: &Answer<'_>, now: Nanos) -> Option<Self::Ticket>;
+    /// Returns what to send next on the same connection.
+    fn answered(&mut self, ticket: Self::Ticket, response: &Response<'_>, now: Nanos)
+    -> Option<Self::Ticket>;
 
-    /// No answer came, and none will. Answers what is to be sent instead.
+    /// The request got no response and will get none. Returns what to send instead.
     fn lost(&mut self, ticket: Self::Ticket, loss: Loss, now: Nanos) -> Option<Self::Ticket>;
 
-    /// Called many times a second, also when nothing happens.
+    /// Called many times a second, also without events.
     fn tick(&mut self, _now: Nanos) {}
 }
 
@@ -54,13 +55,13 @@ pub(crate) enum Next<T> {
     End,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     TimedOut,
     Disconnected,
     Nonsense,
-    /// The server has not been reachable for as long as a request may take.
+    /// The server was unreachable for the timeout of a request.
     Unreachable,
 }
 
@@ -69,7 +70,7 @@ impl Loss {
         match self {
             Self::TimedOut => "timed out",
             Self::Disconnected => "connection lost",
-            Self::Nonsense => "answer is no HTTP",
+            Self::Nonsense => "response is not HTTP",
             Self::Unreachable => "cannot connect",
         }
     }
@@ -78,7 +79,7 @@ impl Loss {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) connections: usize,
-    /// Requests on their way on one connection.
+    /// Requests in flight on one connection.
     pub(crate) depth: usize,
     pub(crate) timeout: Duration,
 }
@@ -86,7 +87,7 @@ pub(crate) struct Sizes {
 pub(crate) struct Worker {
     poll: Poll,
     events: Events,
-    alarm: Alarm,
+    alarm: Timer,
     origin: Instant,
     connections: Vec<Connection>,
     sizes: Sizes,
@@ -97,7 +98,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(target: &Target, sizes: Sizes, origin: Instant) -> Result<Self, LoadError> {
         let poll = Poll::new().map_err(LoadError::Poll)?;
-        let alarm = Alarm::new(poll.registry(), ALARM).map_err(LoadError::Poll)?;
+        let alarm = Timer::new(poll.registry(), TIMER).map_err(LoadError::Poll)?;
         let connections =
             (0..sizes.connections).map(|index| Connection::new(target.address, index)).collect();
         Ok(Self {
@@ -116,9 +117,9 @@ impl Worker {
         nanos(self.origin.elapsed())
     }
 
-    /// Runs until the job has nothing more to begin and everything begun has ended, or the server is gone.
+    /// Runs until the job has nothing more to send and all requests have ended, or the server is unreachable.
     pub(crate) fn drive<J: Job>(&mut self, job: &mut J) -> Result<Ended, LoadError> {
-        let mut round = Round {
+        let mut in_flight = InFlight {
             lanes: self.connections.iter().map(|_| VecDeque::new()).collect(),
             free: VecDeque::new(),
             touched: Vec::new(),
@@ -129,7 +130,7 @@ impl Worker {
         };
         for (index, connection) in self.connections.iter().enumerate() {
             if connection.is_up() {
-                round.free.extend(std::iter::repeat_n(index, self.sizes.depth));
+                in_flight.free.extend(std::iter::repeat_n(index, self.sizes.depth));
             }
         }
         let mut next_tick = 0;
@@ -137,38 +138,43 @@ impl Worker {
             let now = self.now();
             if now >= next_tick {
                 next_tick = now + TICK;
-                self.look_after(job, &mut round, now);
+                self.check_timeouts(job, &mut in_flight, now);
                 job.tick(now);
             }
-            let due = self.begin(job, &mut round, now);
-            self.flush(job, &mut round);
-            if round.has_ended && round.under_way == 0 {
-                return Ok(if round.is_gone { Ended::Gone } else { Ended::Done });
+            let due = self.begin(job, &mut in_flight, now);
+            self.flush(job, &mut in_flight);
+            if in_flight.has_ended && in_flight.under_way == 0 {
+                return Ok(if in_flight.is_gone { Ended::Gone } else { Ended::Done });
             }
             self.wait(due, next_tick)?;
             let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
             for event in &events {
                 let Token(index) = event.token();
-                if event.token() != ALARM {
-                    self.ready(job, &mut round, index, event.is_writable());
+                if event.token() != TIMER {
+                    self.ready(job, &mut in_flight, index, event.is_writable());
                 }
             }
             self.events = events;
         }
     }
 
-    /// Begins what is due while connections are free; answers when the next is due.
-    fn begin<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, now: Nanos) -> Option<Nanos> {
-        while !round.has_ended {
-            let index = *round.free.front()?;
+    /// Sends what is due while connections are free; returns when the next is due.
+    fn begin<J: Job>(
+        &mut self,
+        job: &mut J,
+        in_flight: &mut InFlight<J::Ticket>,
+        now: Nanos,
+    ) -> Option<Nanos> {
+        while !in_flight.has_ended {
+            let index = *in_flight.free.front()?;
             match job.next(now) {
                 Next::Begin(ticket) => {
-                    round.free.pop_front();
-                    round.under_way += 1;
-                    self.send(job, round, index, ticket, now);
+                    in_flight.free.pop_front();
+                    in_flight.under_way += 1;
+                    self.send(job, in_flight, index, ticket, now);
                 }
                 Next::NotBefore(at) => return Some(at),
-                Next::End => round.has_ended = true,
+                Next::End => in_flight.has_ended = true,
             }
         }
         None
@@ -177,42 +183,43 @@ impl Worker {
     fn send<J: Job>(
         &mut self,
         job: &mut J,
-        round: &mut Round<J::Ticket>,
+        in_flight: &mut InFlight<J::Ticket>,
         index: usize,
         ticket: J::Ticket,
         now: Nanos,
     ) {
-        let Some((connection, lane)) = self.connections.get_mut(index).zip(round.lanes.get_mut(index)) else {
+        let Some((connection, lane)) = self.connections.get_mut(index).zip(in_flight.lanes.get_mut(index))
+        else {
             return;
         };
         if connection.is_up() {
             if connection.out.is_empty() {
-                round.touched.push(index);
+                in_flight.touched.push(index);
             }
             job.write(&ticket, &mut connection.out);
         }
         lane.push_back(Sent { ticket, at: now });
     }
 
-    fn flush<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>) {
-        while let Some(index) = round.touched.pop() {
+    fn flush<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>) {
+        while let Some(index) = in_flight.touched.pop() {
             let failed = self.connections.get_mut(index).is_some_and(|it| it.flush().is_err());
             if failed {
-                self.broken(job, round, index, Loss::Disconnected);
+                self.broken(job, in_flight, index, Loss::Disconnected);
             }
         }
     }
 
     fn wait(&mut self, due: Option<Nanos>, next_tick: Nanos) -> Result<(), LoadError> {
         let now = self.now();
-        if due.is_some_and(|due| (now + 1..now + GATHER).contains(&due)) {
-            std::thread::sleep(Duration::from_nanos(GATHER));
+        if due.is_some_and(|due| (now + 1..now + BATCHING_DELAY).contains(&due)) {
+            std::thread::sleep(Duration::from_nanos(BATCHING_DELAY));
             return self.poll(0);
         }
         self.poll(due.unwrap_or(next_tick).min(next_tick).saturating_sub(now))
     }
 
-    /// Takes what is ready; where nothing is, waits for it so long.
+    /// Polls ready sockets, for at most `pause`.
     fn poll(&mut self, pause: Nanos) -> Result<(), LoadError> {
         let waited = if pause == 0 {
             self.poll.poll(&mut self.events, Some(Duration::ZERO))
@@ -226,66 +233,76 @@ impl Worker {
         }
     }
 
-    fn ready<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, index: usize, is_writable: bool) {
+    fn ready<J: Job>(
+        &mut self,
+        job: &mut J,
+        in_flight: &mut InFlight<J::Ticket>,
+        index: usize,
+        is_writable: bool,
+    ) {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(index) else { return };
         if !connection.is_up() {
             if connection.has_come_up(now) {
-                self.up(job, round, index, now);
+                self.up(job, in_flight, index, now);
             }
             return;
         }
         if is_writable && !connection.out.is_empty() {
-            round.touched.push(index);
+            in_flight.touched.push(index);
         }
-        self.read(job, round, index);
+        self.read(job, in_flight, index);
     }
 
-    /// Sends again what waited for the connection, and offers what is left of its room.
-    fn up<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, index: usize, now: Nanos) {
-        let Some((connection, lane)) = self.connections.get_mut(index).zip(round.lanes.get_mut(index)) else {
+    /// Resends requests that waited for the connection, and frees its remaining slots.
+    fn up<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>, index: usize, now: Nanos) {
+        let Some((connection, lane)) = self.connections.get_mut(index).zip(in_flight.lanes.get_mut(index))
+        else {
             return;
         };
         for sent in lane.iter_mut() {
             job.write(&sent.ticket, &mut connection.out);
             sent.at = now;
         }
-        round.touched.push(index);
-        round.free.extend(std::iter::repeat_n(index, self.sizes.depth.saturating_sub(lane.len())));
+        in_flight.touched.push(index);
+        in_flight.free.extend(std::iter::repeat_n(index, self.sizes.depth.saturating_sub(lane.len())));
     }
 
-    fn read<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, index: usize) {
+    fn read<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>, index: usize) {
         loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
-            let taken = match connection.take(&mut self.buffer) {
-                Ok(Taken::Bytes(bytes)) => bytes,
-                Ok(Taken::Nothing) => return,
-                Ok(Taken::Closed) | Err(_) => return self.broken(job, round, index, Loss::Disconnected),
+            let received = match connection.receive(&mut self.buffer) {
+                Ok(Received::Bytes(bytes)) => bytes,
+                Ok(Received::Nothing) => return,
+                Ok(Received::Closed) | Err(_) => {
+                    return self.broken(job, in_flight, index, Loss::Disconnected);
+                }
             };
-            if let Err(loss) = self.answers(job, round, index, taken) {
-                return self.broken(job, round, index, loss);
+            if let Err(loss) = self.read_responses(job, in_flight, index, received) {
+                return self.broken(job, in_flight, index, loss);
             }
-            // A socket that gave less than there was room for is empty; what comes later is told of again.
-            if taken < READ_BYTES {
+            // A short read means an empty socket; later bytes raise another event.
+            if received < READ_BYTES {
                 return;
             }
         }
     }
 
-    /// Goes through the answers in what was read.
-    fn answers<J: Job>(
+    /// Processes the responses in the received bytes.
+    fn read_responses<J: Job>(
         &mut self,
         job: &mut J,
-        round: &mut Round<J::Ticket>,
+        in_flight: &mut InFlight<J::Ticket>,
         index: usize,
-        taken: usize,
+        received: usize,
     ) -> Result<(), Loss> {
         let now = self.now();
-        let (Some(connection), Some(lane)) = (self.connections.get_mut(index), round.lanes.get_mut(index))
+        let (Some(connection), Some(lane)) =
+            (self.connections.get_mut(index), in_flight.lanes.get_mut(index))
         else {
             return Ok(());
         };
-        let fresh = self.buffer.get(..taken).unwrap_or_default();
+        let fresh = self.buffer.get(..received).unwrap_or_default();
         let mut partial = std::mem::take(&mut connection.partial);
         let had_partial = !partial.is_empty();
         if had_partial {
@@ -293,27 +310,27 @@ impl Worker {
         }
         let mut rest: &[u8] = if had_partial { &partial } else { fresh };
         while !rest.is_empty() {
-            let (answer, bytes) = match wire::parse(rest, &mut self.joined) {
-                Ok(Parsed::Partial) if rest.len() > wire::ANSWER_BYTES_MAX => return Err(Loss::Nonsense),
+            let (response, bytes) = match wire::parse(rest, &mut self.joined) {
+                Ok(Parsed::Partial) if rest.len() > wire::RESPONSE_BYTES_MAX => return Err(Loss::Nonsense),
                 Ok(Parsed::Partial) => break,
-                Ok(Parsed::Whole { answer, bytes }) => (answer, bytes),
+                Ok(Parsed::Whole { response, bytes }) => (response, bytes),
                 Err(_) => return Err(Loss::Nonsense),
             };
             let sent = lane.pop_front().ok_or(Loss::Nonsense)?;
-            let is_last = answer.is_last;
-            if let Some(ticket) = job.answered(sent.ticket, &answer, now) {
+            let is_last = response.is_last;
+            if let Some(ticket) = job.answered(sent.ticket, &response, now) {
                 if connection.out.is_empty() {
-                    round.touched.push(index);
+                    in_flight.touched.push(index);
                 }
                 job.write(&ticket, &mut connection.out);
                 lane.push_back(Sent { ticket, at: now });
             } else {
-                round.under_way -= 1;
-                round.free.push_back(index);
+                in_flight.under_way -= 1;
+                in_flight.free.push_back(index);
             }
             rest = rest.get(bytes..).unwrap_or_default();
             if is_last {
-                self.closed_in_order(job, round, index);
+                self.closed_in_order(job, in_flight, index);
                 return Ok(());
             }
         }
@@ -327,78 +344,78 @@ impl Worker {
         Ok(())
     }
 
-    /// The server said that it closes: what was to follow goes over the next connection.
-    fn closed_in_order<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, index: usize) {
+    /// The server announced that it closes: requests that follow go over the next connection.
+    fn closed_in_order<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>, index: usize) {
         if self.sizes.depth > 1 {
-            // Which of the requests behind it were read is not known.
-            return self.broken(job, round, index, Loss::Disconnected);
+            // The server may or may not have read the requests behind it.
+            return self.broken(job, in_flight, index, Loss::Disconnected);
         }
-        self.reopen(round, index);
+        self.reopen(in_flight, index);
     }
 
-    fn reopen<T>(&mut self, round: &mut Round<T>, index: usize) {
+    fn reopen<T>(&mut self, in_flight: &mut InFlight<T>, index: usize) {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.start_over(now);
         connection.connect(self.poll.registry(), now);
-        round.free.retain(|free| *free != index);
-        round.touched.retain(|touched| *touched != index);
+        in_flight.free.retain(|free| *free != index);
+        in_flight.touched.retain(|touched| *touched != index);
     }
 
-    fn broken<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, index: usize, loss: Loss) {
-        self.reopen(round, index);
+    fn broken<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>, index: usize, loss: Loss) {
+        self.reopen(in_flight, index);
         let now = self.now();
-        if let Some(lane) = round.lanes.get_mut(index) {
-            lose(job, lane, &mut round.under_way, loss, now);
+        if let Some(lane) = in_flight.lanes.get_mut(index) {
+            lose(job, lane, &mut in_flight.under_way, loss, now);
         }
     }
 
-    /// Opens what is closed, and gives up on what takes too long.
-    fn look_after<J: Job>(&mut self, job: &mut J, round: &mut Round<J::Ticket>, now: Nanos) {
+    /// Reopens closed connections, and times out slow requests.
+    fn check_timeouts<J: Job>(&mut self, job: &mut J, in_flight: &mut InFlight<J::Ticket>, now: Nanos) {
         let timeout = nanos(self.sizes.timeout);
         for index in 0..self.connections.len() {
             let (Some(connection), Some(lane)) =
-                (self.connections.get_mut(index), round.lanes.get_mut(index))
+                (self.connections.get_mut(index), in_flight.lanes.get_mut(index))
             else {
                 continue;
             };
             connection.connect(self.poll.registry(), now);
             let waits_too_long = lane.front().is_some_and(|sent| now.saturating_sub(sent.at) > timeout);
             if waits_too_long && connection.is_up() {
-                self.broken(job, round, index, Loss::TimedOut);
+                self.broken(job, in_flight, index, Loss::TimedOut);
             } else if waits_too_long {
-                lose(job, lane, &mut round.under_way, Loss::Unreachable, now);
+                lose(job, lane, &mut in_flight.under_way, Loss::Unreachable, now);
             }
         }
         if self.connections.iter().any(Connection::is_up) {
-            round.reachable_at = now;
-        } else if now.saturating_sub(round.reachable_at) > timeout {
-            round.has_ended = true;
-            round.is_gone = true;
+            in_flight.reachable_at = now;
+        } else if now.saturating_sub(in_flight.reachable_at) > timeout {
+            in_flight.has_ended = true;
+            in_flight.is_gone = true;
         }
     }
 }
 
-/// How the work on a job came to its end.
+/// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Done,
-    /// No connection could be had for as long as a request may take.
+    /// No connection was possible for the timeout of a request.
     Gone,
 }
 
-/// What is on its way while one job runs.
-struct Round<T> {
-    /// By connection, in the order of sending, which is the order of answers.
+/// The requests in flight of one job.
+struct InFlight<T> {
+    /// By connection, in the order of sending, which is the order of responses.
     lanes: Vec<VecDeque<Sent<T>>>,
-    /// Connections with room, each as often as it has.
+    /// Connections with free slots, one entry per slot.
     free: VecDeque<usize>,
     /// Connections with something to send.
     touched: Vec<usize>,
     under_way: usize,
     has_ended: bool,
     is_gone: bool,
-    /// When there was a connection for the last time.
+    /// When a connection was up for the last time.
     reachable_at: Nanos,
 }
 
@@ -407,7 +424,7 @@ struct Sent<T> {
     at: Nanos,
 }
 
-/// Keeps in the lane what the job wants to send again.
+/// Keeps in the lane what the job retries.
 fn lose<J: Job>(
     job: &mut J,
     lane: &mut VecDeque<Sent<J::Ticket>>,

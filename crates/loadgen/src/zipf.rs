@@ -1,10 +1,10 @@
 //! Ranks by Zipf's law: the rank k of n comes up in proportion to 1 / kˢ.
 //!
-//! Drawn by rejection-inversion (W. Hörmann, G. Derflinger, 1996): constant time and no table, whatever n is.
+//! Sampled by rejection-inversion (W. Hörmann, G. Derflinger, 1996): constant time and no table, whatever n is.
 
 use rand::Rng;
 
-use crate::figures::{float, whole};
+use crate::numbers::{float, whole};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Zipf {
@@ -14,7 +14,7 @@ pub(crate) struct Zipf {
     first: f64,
     /// The integral of the hat at n + 0.5.
     last: f64,
-    /// Up to this distance a rank is taken without looking further.
+    /// Up to this distance a rank is accepted without a further test.
     sure: f64,
 }
 
@@ -29,7 +29,7 @@ impl Zipf {
     }
 
     /// From 0 for the most frequent up to n - 1.
-    pub(crate) fn draw(&self, random: &mut impl Rng) -> u64 {
+    pub(crate) fn sample(&self, random: &mut impl Rng) -> u64 {
         loop {
             let area = self.last + random.random::<f64>() * (self.first - self.last);
             let at = inverse(area, self.exponent);
@@ -73,33 +73,33 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
 
-    const DRAWS: u32 = 200_000;
+    const SAMPLES: u32 = 200_000;
 
     fn shares(ranks: usize, exponent: f64) -> Vec<f64> {
         let zipf = Zipf::new(ranks as u64, exponent);
         let mut random = SmallRng::seed_from_u64(7);
         let mut counts = vec![0_u32; ranks];
-        for _ in 0..DRAWS {
-            counts[usize::try_from(zipf.draw(&mut random)).unwrap()] += 1;
+        for _ in 0..SAMPLES {
+            counts[usize::try_from(zipf.sample(&mut random)).unwrap()] += 1;
         }
-        counts.into_iter().map(|count| f64::from(count) / f64::from(DRAWS)).collect()
+        counts.into_iter().map(|count| f64::from(count) / f64::from(SAMPLES)).collect()
     }
 
     #[test]
-    fn ranks_come_up_by_the_law() {
+    fn frequencies_follow_the_law() {
         for exponent in [0.0, 0.5, 0.99, 1.0, 1.3, 2.0] {
             let ranks = 50;
             let all: f64 = (1..=ranks).map(|rank| float(rank).powf(-exponent)).sum();
             for (rank, share) in (1..=ranks).zip(shares(50, exponent)) {
                 let wanted = float(rank).powf(-exponent) / all;
-                let noise = 5.0 * (wanted / f64::from(DRAWS)).sqrt();
+                let noise = 5.0 * (wanted / f64::from(SAMPLES)).sqrt();
                 assert!((share - wanted).abs() < noise, "s {exponent} rank {rank}: {share} for {wanted}");
             }
         }
     }
 
     #[test]
-    fn one_rank_is_always_drawn() {
+    fn a_single_rank_is_always_sampled() {
         assert_eq!(shares(1, 1.0), [1.0]);
         assert_eq!(shares(1, 0.0), [1.0]);
     }
@@ -108,6 +108,6 @@ mod tests {
     fn a_million_ranks_stay_in_range() {
         let zipf = Zipf::new(1_000_000, 0.8);
         let mut random = SmallRng::seed_from_u64(3);
-        assert!((0..DRAWS).all(|_| zipf.draw(&mut random) < 1_000_000));
+        assert!((0..SAMPLES).all(|_| zipf.sample(&mut random) < 1_000_000));
     }
 }

@@ -3,10 +3,12 @@
 mod commands;
 mod config;
 mod demo;
-mod record;
+mod export_format;
+mod open_files;
 mod runtime;
 mod storage;
 mod terminal;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -16,18 +18,18 @@ use tikv_jemallocator::Jemalloc;
 use crate::commands::Cli;
 use crate::config::ConfigError;
 
-/// A server makes and frees many small pieces on few threads; the system's allocator takes a tenth of its time for it.
+/// A server allocates many small objects on few threads; the system allocator takes a tenth of its time.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// A command that was refused for its configuration ends as one that was refused for its options.
+/// The exit code for a bad configuration, the same as for bad options.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             if error.is::<ConfigError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }

@@ -1,9 +1,9 @@
-//! The threads that futures run on.
+//! The tokio runtimes of the commands.
 
 use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Runtime};
 
-/// For a command that does one thing after another.
+/// For a command without concurrency.
 pub(crate) fn single() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("start the runtime")
 }

@@ -1,4 +1,4 @@
-//! Opening the store that the configuration names, on either engine, and closing it.
+//! Opens and closes the store of the configured engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) enum Storage {
 }
 
 impl Storage {
-    /// Opens the store. The embedded one is made where there is none; a cluster must have the schema.
+    /// Opens the store. The embedded one is created if it is missing; a cluster must have the schema.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         match config.engine {
             Engine::Embedded => embedded(config),
@@ -27,7 +27,7 @@ impl Storage {
         }
     }
 
-    /// Opens the store for a command that makes no sense without one.
+    /// Opens a store that must exist.
     pub(crate) async fn open_existing(config: &Config) -> Result<Self> {
         let path = &config.embedded.path;
         ensure!(
@@ -38,7 +38,7 @@ impl Storage {
         Self::open(config).await
     }
 
-    /// Opens the store and brings its schema up to date first, where it has one.
+    /// Opens the store after applying its schema, where it has one.
     pub(crate) async fn open_with_schema(config: &Config) -> Result<Self> {
         match config.engine {
             Engine::Embedded => {
@@ -56,7 +56,7 @@ impl Storage {
         }
     }
 
-    /// What is open, for people.
+    /// A description for the log.
     pub(crate) fn described(&self) -> String {
         match self {
             Self::Embedded { path, .. } => format!("embedded store in {}", path.display()),
@@ -82,7 +82,7 @@ fn embedded(config: &Config) -> Result<Storage> {
     let options = Options {
         path: embedded.path.clone(),
         block_cache_bytes: embedded.block_cache_bytes,
-        shelf_bytes: embedded.shelf_bytes,
+        cache_bytes: embedded.cache_bytes,
         memtable_bytes: embedded.memtable_bytes,
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,

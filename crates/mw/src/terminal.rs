@@ -1,4 +1,4 @@
-//! What people see: results on standard output; progress, notes, logs and failures on standard error.
+//! Terminal output: results on standard output; progress, notes, logs and errors on standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::LogConfig;
-use crate::record::Counts;
+use crate::export_format::Counts;
 
-/// Writes a command's result. A reader that has gone away (`mw config | head`) wanted no more, which is no error.
+/// Writes a command's result. A closed pipe (`mw config | head`) is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -18,25 +18,25 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Tells of a failure, with its causes, in one line.
-pub(crate) fn complain(error: &anyhow::Error) {
+/// Prints an error with its causes in one line.
+pub(crate) fn error(error: &anyhow::Error) {
     note(&format!("{error:#}"));
 }
 
-/// Tells the person who started the command something beside its result.
+/// Prints a note beside the result.
 pub(crate) fn note(text: &str) {
-    // Nobody is left to be told where standard error is gone too.
+    // Without standard error the note is lost, which is fine.
     let _ = writeln!(io::stderr().lock(), "mw: {text}");
 }
 
-/// Sends the log to standard error from here on.
+/// Sends the log to standard error.
 pub(crate) fn log(config: &LogConfig) {
     let filter = EnvFilter::new(&config.filter);
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    // The first one stays where a command is run twice in one process, as tests may do.
+    // Tests run several commands in one process; the first subscriber stays.
     let _ = if config.json { subscriber.json().try_init() } else { subscriber.try_init() };
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn counted(counts: &Counts) -> String {
     if kinds.is_empty() { records } else { format!("{records} ({})", kinds.join(", ")) }
 }
 
-/// Lines in columns, two spaces apart; the last one is as wide as it is.
+/// Lines in columns, two spaces apart; the last column is not padded.
 pub(crate) fn columns(lines: &[Vec<String>]) -> String {
     let mut widths = Vec::new();
     for line in lines {
@@ -69,7 +69,7 @@ pub(crate) fn columns(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// A bar that is drawn where standard error is a terminal, and goes away when dropped.
+/// A progress bar, shown where standard error is a terminal, removed when dropped.
 pub(crate) struct Progress(ProgressBar);
 
 const COUNTED: &str = "{msg} [{bar:40}] {human_pos}/{human_len} ({eta})";
@@ -78,7 +78,7 @@ const ENDLESS: &str = "{msg} {spinner} {human_pos}";
 const ENDLESS_BYTES: &str = "{msg} {spinner} {bytes}";
 
 impl Progress {
-    /// Of so many things, or about so many.
+    /// With a known or estimated total.
     pub(crate) fn of(what: &'static str, total: u64) -> Self {
         Self::styled(ProgressBar::new(total), what, COUNTED)
     }
@@ -87,7 +87,7 @@ impl Progress {
         Self::styled(ProgressBar::new(total), what, BYTES)
     }
 
-    /// Of things whose number nobody knows.
+    /// With an unknown total.
     pub(crate) fn endless(what: &'static str) -> Self {
         Self::styled(ProgressBar::new_spinner(), what, ENDLESS)
     }

@@ -1,4 +1,4 @@
-//! Where the time comes from. Everything below is told the time, so tests can bring their own.
+//! The clock of the shop. Storage is told the time with every command, so that a test can bring a clock of its own.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,6 +8,7 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
+/// The wall clock of the machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 

@@ -1,9 +1,13 @@
-//! A flash sale: a thousand buyers of one product, on the cluster that `MW_TEST_CASSANDRA` names, all in one run.
+//! Flash sale: a thousand concurrent buyers of one product, on the cluster that `MW_TEST_CASSANDRA` names.
 //!
-//! Reservations, whole orders without and with a key, and the way without a keeper (a conditional write a buyer). All of it
-//! runs once unmeasured, since a JVM compiles what it has seen often; then each way begins with tables of its own that are
-//! empty. Rates are of this machine; what counts is their ratio.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and tells")]
+//! Measures reservations, orders without and with an idempotency key, and as baselines one LWT per buyer without a keeper.
+//! Everything runs once as a warm-up for the JVM; then each case starts on empty tables of its own. The rates depend on the
+//! machine; the ratios are the result.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark panics on errors and prints its results"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +19,7 @@ use mw_domain::{
 };
 use mw_store::orders::{Basket, PlaceOrder};
 use mw_store::stock::{Reserve, SetOnHand};
-use mw_store::{Fingerprint, Freshness, Once, Orders, Products, Result, Stock};
+use mw_store::{Fingerprint, Freshness, Orders, Products, RequestIdentity, Result, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Class, Options, Table};
 use mw_testkit::cassandra::shared;
@@ -27,7 +31,7 @@ use uuid::Uuid;
 
 const BUYERS: usize = 1_000;
 const WARM_UP: Duration = Duration::from_secs(30);
-const SETTLED: Duration = Duration::from_secs(3);
+const RAMP_UP: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(10);
 const UNITS: u64 = 1_000_000_000;
 
@@ -36,40 +40,40 @@ fn now() -> Timestamp {
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap())
 }
 
-/// One buyer's way to buy, over and over.
+/// One case of the benchmark: what a buyer does in a loop.
 trait Buy: Send + Sync + 'static {
     fn buy(&self, buyer: usize) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// A conditional write a buyer that moves the figure and nothing else.
-struct Plain {
+/// Baseline: one LWT per buyer on the stock level alone.
+struct Lwt {
     session: Arc<Session>,
     sell: PreparedStatement,
 }
 
-impl Buy for Plain {
+impl Buy for Lwt {
     async fn buy(&self, _: usize) -> Result<(), String> {
         let sold = self.session.execute_unpaged(&self.sell, ()).await;
         sold.map(drop).map_err(|error| error.to_string())
     }
 }
 
-/// A conditional write a buyer that leaves the row by which a lost answer can be told, as a reservation does.
-struct PlainRow {
+/// Baseline: one LWT per buyer that also writes the ledger row by which a lost response is resolved.
+struct LwtWithRow {
     session: Arc<Session>,
     sell: Batch,
 }
 
-impl Buy for PlainRow {
+impl Buy for LwtWithRow {
     async fn buy(&self, _: usize) -> Result<(), String> {
         let sold = self.session.batch(&self.sell, ((), (Uuid::now_v7(),))).await;
         sold.map(drop).map_err(|error| error.to_string())
     }
 }
 
-struct Hold(Arc<CassandraStore>);
+struct Reservation(Arc<CassandraStore>);
 
-impl Buy for Hold {
+impl Buy for Reservation {
     async fn buy(&self, _: usize) -> Result<(), String> {
         let command = Reserve {
             reservation_id: ReservationId::new(Uuid::now_v7()),
@@ -77,7 +81,7 @@ impl Buy for Hold {
             lines: one_hit(),
             expires_at: now().plus_seconds(900),
             now: now(),
-            once: None,
+            identity: None,
         };
         self.0.reserve(command).await.map(drop).map_err(|error| error.to_string())
     }
@@ -85,14 +89,17 @@ impl Buy for Hold {
 
 struct Order {
     store: Arc<CassandraStore>,
-    is_keyed: bool,
+    has_key: bool,
 }
 
 impl Buy for Order {
     async fn buy(&self, buyer: usize) -> Result<(), String> {
         let key = || IdempotencyKey::parse(&Uuid::new_v4().to_string()).unwrap();
-        let once =
-            || Once { key: key(), fingerprint: Fingerprint([1; 32]), keep_until: now().plus_seconds(86_400) };
+        let identity = || RequestIdentity {
+            key: key(),
+            fingerprint: Fingerprint([1; 32]),
+            keep_until: now().plus_seconds(86_400),
+        };
         let command = PlaceOrder {
             order_id: OrderId::new(Uuid::now_v7()),
             user_id: UserId::parse(&format!("u{buyer}")).unwrap(),
@@ -103,7 +110,7 @@ impl Buy for Order {
             payment_method: Some("card".to_owned()),
             pay_by: now().plus_seconds(1_800),
             now: now(),
-            once: self.is_keyed.then(once),
+            identity: self.has_key.then(identity),
         };
         self.store.place_order(command).await.map(drop).map_err(|error| error.to_string())
     }
@@ -121,23 +128,23 @@ fn one_hit() -> Vec<Demand> {
     vec![Demand { product_id: hit(), quantity: 1 }]
 }
 
-/// What all buyers together get done in a second for so long, and how many were turned away.
-async fn measure(way: &Arc<impl Buy>, measured: Duration) -> (f64, u64) {
+/// The purchases per second of all buyers together, and the number of failures.
+async fn measure(case: &Arc<impl Buy>, measured: Duration) -> (f64, u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let (bought, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let buyers: Vec<_> = (0..BUYERS)
         .map(|buyer| {
-            let (way, stop) = (Arc::clone(way), Arc::clone(&stop));
+            let (case, stop) = (Arc::clone(case), Arc::clone(&stop));
             let (bought, failed) = (Arc::clone(&bought), Arc::clone(&failed));
             tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    let count = if way.buy(buyer).await.is_ok() { &bought } else { &failed };
+                    let count = if case.buy(buyer).await.is_ok() { &bought } else { &failed };
                     count.fetch_add(1, Ordering::Relaxed);
                 }
             })
         })
         .collect();
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(RAMP_UP).await;
     let (before, started) = (bought.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(measured).await;
     let count = bought.load(Ordering::Relaxed) - before;
@@ -149,15 +156,15 @@ async fn measure(way: &Arc<impl Buy>, measured: Duration) -> (f64, u64) {
     (rate, failed.load(Ordering::Relaxed))
 }
 
-async fn report(name: &str, way: &Arc<impl Buy>) -> f64 {
-    let (rate, failed) = measure(way, MEASURED).await;
+async fn report(name: &str, case: &Arc<impl Buy>) -> f64 {
+    let (rate, failed) = measure(case, MEASURED).await;
     println!("{name:<38} {rate:>9.1}/s   failed {failed}");
     rate
 }
 
-/// The ways without a keeper, with the settings a careful program would have.
-async fn plain(Shop { session, prefix, .. }: &Shop) -> (Plain, PlainRow) {
-    let table = format!("{}.plain_stock", Class::Core.keyspace(prefix));
+/// The baselines, at the same consistency levels as the engine.
+async fn baselines(Shop { session, prefix, .. }: &Shop) -> (Lwt, LwtWithRow) {
+    let table = format!("{}.lwt_stock", Class::Core.keyspace(prefix));
     let create = format!(
         "CREATE TABLE IF NOT EXISTS {table} (id text, op_id uuid, reserved int static, quantity int, \
          PRIMARY KEY ((id), op_id))"
@@ -173,11 +180,11 @@ async fn plain(Shop { session, prefix, .. }: &Shop) -> (Plain, PlainRow) {
     batch.append_statement(sell.clone());
     batch.append_statement(session.prepare(row).await.unwrap());
     batch.set_consistency(Consistency::LocalQuorum);
-    let plain_row = PlainRow { session: Arc::clone(session), sell: batch };
-    (Plain { session: Arc::clone(session), sell }, plain_row)
+    let with_row = LwtWithRow { session: Arc::clone(session), sell: batch };
+    (Lwt { session: Arc::clone(session), sell }, with_row)
 }
 
-/// A shop with the product on keyspaces of its own, which are empty.
+/// A shop with the product, on empty keyspaces of its own.
 struct Shop {
     store: Arc<CassandraStore>,
     session: Arc<Session>,
@@ -220,28 +227,23 @@ impl Shop {
         shop
     }
 
-    fn holds(&self) -> Arc<Hold> {
-        Arc::new(Hold(Arc::clone(&self.store)))
+    fn reservations(&self) -> Arc<Reservation> {
+        Arc::new(Reservation(Arc::clone(&self.store)))
     }
 
-    fn orders(&self, is_keyed: bool) -> Arc<Order> {
-        Arc::new(Order { store: Arc::clone(&self.store), is_keyed })
+    fn orders(&self, has_key: bool) -> Arc<Order> {
+        Arc::new(Order { store: Arc::clone(&self.store), has_key })
     }
 
-    /// Whether all figures are explained.
+    /// Audits the stock.
     async fn audit(&self) {
         let audit = self.store.audit(&|_| {}).await.unwrap();
-        let stock = self.store.zone_stock(&hit(), &zone(), Freshness::Full, now()).await.unwrap();
+        let stock = self.store.zone_stock(&hit(), &zone(), Freshness::Latest, now()).await.unwrap();
         let level = stock.unwrap().level;
-        println!(
-            "  reserved {} of {}, drifts of the audit: {}",
-            level.reserved,
-            level.on_hand,
-            audit.drifts.len()
-        );
+        println!("  reserved {} of {}, audit drifts: {}", level.reserved, level.on_hand, audit.drifts.len());
     }
 
-    /// Leaves nothing that the nodes would be busy with.
+    /// Empties the tables, so that compaction does not disturb the next case.
     async fn close(self) {
         self.store.close().await;
         clear(&self.session, &self.prefix).await;
@@ -255,10 +257,10 @@ async fn clear(session: &Session, prefix: &str) {
     }
 }
 
-/// Measures one way on a shop of its own.
-async fn alone<B: Buy>(name: &str, title: &str, way: impl AsyncFn(&Shop) -> Arc<B>) -> f64 {
+/// Measures one case on a shop of its own.
+async fn run_case<B: Buy>(name: &str, title: &str, case: impl AsyncFn(&Shop) -> Arc<B>) -> f64 {
     let shop = Shop::open(name).await;
-    let rate = report(title, &way(&shop).await).await;
+    let rate = report(title, &case(&shop).await).await;
     shop.audit().await;
     shop.close().await;
     rate
@@ -267,31 +269,32 @@ async fn alone<B: Buy>(name: &str, title: &str, way: impl AsyncFn(&Shop) -> Arc<
 #[tokio::main]
 async fn main() {
     println!("{BUYERS} buyers of one product, {} s each after a warm-up", MEASURED.as_secs());
-    let holds = async || alone("holds", "reservations", async |shop| shop.holds()).await;
-    let orders = async || alone("orders", "whole orders", async |shop| shop.orders(false)).await;
-    let keyed = async || alone("keyed", "whole orders with a key", async |shop| shop.orders(true)).await;
+    let reservations =
+        async || run_case("reservations", "reservations", async |shop| shop.reservations()).await;
+    let orders = async || run_case("orders", "whole orders", async |shop| shop.orders(false)).await;
+    let keyed = async || run_case("keyed", "whole orders with a key", async |shop| shop.orders(true)).await;
     // `cargo bench -- orders` runs one of them, for a profiler.
     match std::env::args().nth(1).as_deref() {
-        Some("reservations") => drop(holds().await),
+        Some("reservations") => drop(reservations().await),
         Some("orders") => drop(orders().await),
         Some("keyed-orders") => drop(keyed().await),
         _ => {
-            let practice = Shop::open("practice").await;
-            measure(&practice.holds(), WARM_UP).await;
-            measure(&practice.orders(false), WARM_UP).await;
-            measure(&practice.orders(true), WARM_UP).await;
-            practice.close().await;
-            let together = holds().await;
+            let warm_up = Shop::open("warm_up").await;
+            measure(&warm_up.reservations(), WARM_UP).await;
+            measure(&warm_up.orders(false), WARM_UP).await;
+            measure(&warm_up.orders(true), WARM_UP).await;
+            warm_up.close().await;
+            let batched = reservations().await;
             orders().await;
             keyed().await;
-            let figure = async |shop: &Shop| Arc::new(plain(shop).await.0);
-            let single = alone("plain", "a conditional write a buyer", figure).await;
-            let row = async |shop: &Shop| Arc::new(plain(shop).await.1);
-            let with_row = alone("row", "the same with a row of its own", row).await;
+            let lwt = async |shop: &Shop| Arc::new(baselines(shop).await.0);
+            let single = run_case("lwt", "one LWT per buyer", lwt).await;
+            let row = async |shop: &Shop| Arc::new(baselines(shop).await.1);
+            let with_row = run_case("row", "one LWT per buyer, with a ledger row", row).await;
             println!(
-                "reservations are {:.0} times a conditional write a buyer, {:.0} times one with a row",
-                together / single.max(0.1),
-                together / with_row.max(0.1)
+                "reservations are {:.0} times one LWT per buyer, {:.0} times one with a ledger row",
+                batched / single.max(0.1),
+                batched / with_row.max(0.1)
             );
         }
     }

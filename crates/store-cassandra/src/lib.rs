@@ -1,86 +1,72 @@
-//! The contract on Apache Cassandra: one file a noun with its CQL, the stock keeper, and what makes orders whole.
+//! The storage contract on Apache Cassandra: a folder a noun with its CQL, the driver, and recovery.
 //!
-//! Conditional writes decide wherever two could disagree: each partition that is changed from several sides carries a
-//! revision, and a change is one conditional batch on it. Everything else is written plainly, so that writing it again
-//! changes nothing.
+//! A conditional write decides wherever two writers could disagree: each partition with several writers carries a revision,
+//! and a change of it is one conditional batch. Every other write is plain and idempotent. An operation over several partitions
+//! begins with an intent, so that another process can finish it after a crash.
 
-mod audit;
-mod cards;
+mod bucketing;
 mod carts;
-pub mod connect;
-mod cql;
-mod due;
-mod gather;
-mod guard;
-mod intents;
-mod keeper;
-mod ledger;
-mod locks;
-mod once;
+mod driver;
+mod export;
+mod maintenance;
 mod orders;
-mod outcome;
-mod plans;
 pub mod policy;
 mod products;
-mod records;
-mod recover;
-mod registers;
-mod replicas;
+mod recovery;
 mod reservations;
-mod scan;
+mod revision;
 pub mod schema;
-mod second_copy;
 mod sessions;
 mod settings;
 mod stock;
-mod tables;
-mod time;
-mod transfer;
-mod upkeep;
-mod window;
 
 use std::sync::Arc;
 
 use mw_store::Result;
 use scylla::client::session::Session;
 
-pub use connect::{Options, StartError};
-
-use cards::Cards;
-use cql::Cql;
-use due::Due;
-use intents::Intents;
-use keeper::Keepers;
-use locks::Locks;
-use once::Claims;
-use plans::Plans;
-pub use plans::{KeyPlan, PLANNED, Planned};
+pub use bucketing::{KeyPlan, PLANNED, Planned};
+pub use driver::connect;
+pub use driver::connect::{Options, StartError};
+pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
 pub use schema::Replication;
-pub use tables::{Class, Table};
-use window::Window;
+pub use schema::tables::{Class, Table};
 
-/// The shop's store on a cluster.
+use bucketing::Bucketing;
+use driver::locks::Locks;
+use driver::statements::Cql;
+use driver::trace::Tracer;
+use maintenance::ReadinessProbe;
+use products::cache::ProductCache;
+use products::offers::OfferReader;
+use recovery::idempotency::Claims;
+use recovery::intents::Intents;
+use recovery::timers::Timers;
+use stock::compaction::LedgerCompaction;
+use stock::keeper::Keepers;
+
+/// The store of a shop on a cluster.
 #[derive(Debug)]
 pub struct CassandraStore {
     cql: Arc<Cql>,
     intents: Arc<Intents>,
     keepers: Keepers,
-    due: Due,
-    plans: Plans,
-    cards: Cards,
-    window: Window,
+    timers: Timers,
+    bucketing: Bucketing,
+    offers: OfferReader,
+    product_cache: ProductCache,
     stock: stock::Statements,
     reservations: reservations::Statements,
     orders: orders::Statements,
-    audit: audit::Statements,
+    audit: stock::audit::Statements,
     locks: Locks,
     claims: Claims,
     carts: carts::Statements,
     sessions: sessions::Statements,
     products: products::Statements,
-    records: records::Statements,
-    transfer: transfer::Statements,
-    upkeep: upkeep::Upkeeping,
+    export: export::Statements,
+    compaction: LedgerCompaction,
+    readiness: ReadinessProbe,
 }
 
 impl CassandraStore {
@@ -90,46 +76,54 @@ impl CassandraStore {
         Self::on(session, options).await
     }
 
-    /// The store on a session that [`connect::connect`] gave.
+    /// The store on a session of [`connect::connect`].
     pub async fn on(session: Session, options: Options) -> Result<Arc<Self>, StartError> {
         options.schema().check(&session).await?;
-        let window = Window::new(options.cards_kept_for(), options.card_memory);
-        let cql =
-            Cql::new(session, options.keyspace, options.local_dc, options.policy, options.request_timeout);
+        let product_cache =
+            ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
+        let tracer = Tracer::new(options.trace);
+        let cql = Cql::new(
+            session,
+            options.keyspace,
+            options.local_dc,
+            options.policy,
+            options.request_timeout,
+            tracer,
+        );
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, window)).await?);
-        store.intents.beat(&store.cql).await?;
-        tokio::spawn(recover::run(Arc::downgrade(&store)));
+        let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
+        store.intents.heartbeat(&store.cql).await?;
+        tokio::spawn(recovery::run(Arc::downgrade(&store)));
         Ok(store)
     }
 
-    /// Takes this process out of the list of those that live, so that nobody has to find out.
+    /// Deregisters this process, so that the others do not wait for the failure timeout.
     pub async fn close(&self) {
-        if let Err(error) = self.intents.leave_list(&self.cql).await {
-            tracing::warn!(%error, "leave the list of processes");
+        if let Err(error) = self.intents.deregister(&self.cql).await {
+            tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
         }
     }
 
-    async fn prepare(cql: Cql, window: Window) -> Result<Self> {
+    async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
         Ok(Self {
-            window,
+            product_cache,
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,
             carts: carts::Statements::prepare(&cql).await?,
             sessions: sessions::Statements::prepare(&cql).await?,
             products: products::Statements::prepare(&cql).await?,
-            records: records::Statements::prepare(&cql).await?,
-            transfer: transfer::Statements::prepare(&cql).await?,
-            upkeep: upkeep::Upkeeping::prepare(&cql).await?,
+            export: export::Statements::prepare(&cql).await?,
+            compaction: LedgerCompaction::prepare(&cql).await?,
+            readiness: ReadinessProbe::prepare(&cql).await?,
             intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
-            due: Due::prepare(&cql).await?,
-            plans: Plans::prepare(&cql).await?,
-            cards: Cards::prepare(&cql).await?,
+            timers: Timers::prepare(&cql).await?,
+            bucketing: Bucketing::prepare(&cql).await?,
+            offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,
             reservations: reservations::Statements::prepare(&cql).await?,
             orders: orders::Statements::prepare(&cql).await?,
-            audit: audit::Statements::prepare(&cql).await?,
+            audit: stock::audit::Statements::prepare(&cql).await?,
             cql: Arc::new(cql),
         })
     }

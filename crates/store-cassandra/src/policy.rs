@@ -1,16 +1,16 @@
-//! The policy table: per table how it is written, read, repaired and kept, and per call how old its answer may be.
+//! The policy: consistency levels, read repair, `gc_grace`, repair interval, TTL and compaction of every table.
 //!
-//! It has one source: the defaults of [`defaults`] and above them what the configuration sets. Everything else follows from
-//! it: the consistency of statements (`cql.rs`), the options of tables (`schema.rs`), what `mw policy` prints. A combination
-//! that could lose something is refused before anything is opened (`unsafe_rules.rs`).
+//! It has one source: the defaults in `defaults.rs`, overridden by the configuration. The consistency of statements
+//! (`driver/statements.rs`), the table options (`schema.rs`) and the output of `mw policy` follow from it. A combination
+//! that may lose or resurrect data is refused before the process connects (`validation.rs`).
 
-mod calls;
 mod compaction;
 mod defaults;
+mod duration;
 mod level;
 mod options;
-mod span;
-mod unsafe_rules;
+mod staleness;
+mod validation;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,38 +19,37 @@ use std::time::Duration;
 use scylla::statement::{Consistency, SerialConsistency};
 
 use crate::schema::Replication;
-use crate::tables::Table;
-pub(crate) use calls::CARD;
-pub use calls::{CALLS, Call, Reads, SHOWCASE_LAG};
+use crate::schema::tables::Table;
 pub use compaction::Compaction;
+pub use duration::format as format_duration;
 pub use level::{name as level_name, serial_name};
 pub(crate) use options::{OptionValue, TableOption};
-pub use span::show as show_span;
-pub use unsafe_rules::Unsafe;
+pub use staleness::MAX_STALENESS;
+pub use validation::PolicyViolation;
 
-/// How one table is used and kept.
+/// The policy of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct TablePolicy {
     pub write: Consistency,
     pub read: Consistency,
-    /// Of reads that may show what is a little old.
-    pub showcase: Consistency,
-    /// Of conditional writes, and of the reads that look for their outcome.
+    /// Consistency level of reads that may be stale.
+    pub stale_read: Consistency,
+    /// Serial consistency level of LWTs, and of the reads that look for the result of one.
     pub serial: SerialConsistency,
     pub read_repair: ReadRepair,
-    /// How long a deletion is remembered, and a hint kept.
+    /// How long a tombstone is kept; a hint expires after the same time.
     pub gc_grace: Duration,
-    /// How often all replicas are compared; `None`: never.
+    /// How often anti-entropy repair runs; `None`: never.
     pub repair: Option<Duration>,
-    /// Of rows that are written without a life of their own.
+    /// The default TTL of the table.
     pub ttl: Option<Duration>,
     pub compaction: Compaction,
 }
 
-/// What a read does about replicas that differ.
+/// What a read does when replicas differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadRepair {
-    /// Mends them before it answers, so that what was seen once is seen by everybody after.
+    /// Writes the newest row to the replicas that were read before it returns: quorum reads are monotonic.
     Blocking,
     None,
 }
@@ -64,133 +63,123 @@ impl ReadRepair {
     }
 }
 
-/// What a table is by the way the engine uses it. No configuration changes this.
+/// How the engine uses a table. The configuration does not change this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Nature {
-    /// Has conditional writes.
-    pub is_conditional: bool,
-    /// What was written must be seen by the next read at the table's read level.
+pub struct TableTraits {
+    /// Some of its writes are LWTs.
+    pub has_lwt: bool,
+    /// A read at the table's read level must see every acknowledged write.
     pub is_read_back: bool,
-    /// Every row has a time to live.
+    /// Every row has a TTL.
     pub expires: bool,
-    pub deletions: Deletions,
+    pub resurrected_rows: ResurrectedRows,
 }
 
-/// What a deleted row that came back would do.
+/// What a deleted row does that reappears because its tombstone was purged early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deletions {
-    Matter,
-    /// No harm: nothing is deleted, or whoever finds such a row checks it first.
+pub enum ResurrectedRows {
+    Harmful,
+    /// Rows are never deleted, or the reader checks such a row before it acts on it.
     Harmless,
 }
 
-/// The rules of every table.
+/// The policy of every table.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    rules: BTreeMap<Table, Rules>,
-    /// The fallback that keeps `of` total; every table is in `rules`.
-    strictest: Rules,
+    tables: BTreeMap<Table, TablePolicy>,
+    /// Makes `of` total; every table is in `tables`.
+    fallback: TablePolicy,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            rules: Table::ALL.iter().map(|table| (*table, defaults::rules(*table))).collect(),
-            strictest: defaults::STRICT,
+            tables: Table::ALL.iter().map(|table| (*table, defaults::policy(*table))).collect(),
+            fallback: defaults::STRICT,
         }
     }
 }
 
-/// A setting of the policy that cannot be read.
+/// A policy setting that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    #[error("there is no table {0:?}; `mw policy` lists those there are")]
+    #[error("there is no table {0:?}; `mw policy` lists the tables")]
     UnknownTable(String),
-    #[error("a table has no {0:?}; it has {KEYS}")]
+    #[error("there is no policy setting {0:?}; a table has {KEYS}")]
     UnknownKey(String),
     #[error("expected {expected}, found {found:?}")]
     BadValue { expected: &'static str, found: String },
 }
 
-const KEYS: &str = "write, read, showcase, serial, read_repair, gc_grace, repair, ttl and compaction";
+const KEYS: &str = "write, read, stale_read, serial, read_repair, gc_grace, repair, ttl and compaction";
 const LEVELS: &str =
     "LOCAL_ONE, LOCAL_QUORUM, ONE, TWO, THREE, QUORUM, EACH_QUORUM or ALL, and for write also ANY";
 
 impl Policy {
-    pub fn of(&self, table: Table) -> &Rules {
-        self.rules.get(&table).unwrap_or(&self.strictest)
+    pub fn of(&self, table: Table) -> &TablePolicy {
+        self.tables.get(&table).unwrap_or(&self.fallback)
     }
 
-    /// Sets one rule of one table, as the configuration writes it.
+    /// Sets one key of one table, as the configuration spells it.
     pub fn set(&mut self, table: &str, key: &str, value: &str) -> Result<(), SettingError> {
         let table = Table::named(table).ok_or_else(|| SettingError::UnknownTable(table.to_owned()))?;
-        let rules = self.rules.entry(table).or_insert(defaults::STRICT);
+        let policy = self.tables.entry(table).or_insert(defaults::STRICT);
         let bad = |expected| SettingError::BadValue { expected, found: value.to_owned() };
-        let level = |may_be_any| {
-            level::named(value).filter(|level| may_be_any || *level != Consistency::Any).ok_or(bad(LEVELS))
+        let level = |allows_any| {
+            level::named(value).filter(|level| allows_any || *level != Consistency::Any).ok_or(bad(LEVELS))
         };
-        let time = || span::parse(value).ok_or(bad("a whole number with a unit (90s, 3h or 10d)"));
-        let time_or_off = || {
+        let duration = || duration::parse(value).ok_or(bad("a whole number with a unit (90s, 3h or 10d)"));
+        let duration_or_off = || {
             if value.eq_ignore_ascii_case("off") {
                 return Ok(None);
             }
-            let wanted = "a whole number with a unit (90s, 3h or 10d), or \"off\"";
-            span::parse(value).filter(|time| !time.is_zero()).map(Some).ok_or(bad(wanted))
+            let expected = "a whole number with a unit (90s, 3h or 10d), or \"off\"";
+            duration::parse(value).filter(|duration| !duration.is_zero()).map(Some).ok_or(bad(expected))
         };
         match key {
-            "write" => rules.write = level(true)?,
-            "read" => rules.read = level(false)?,
-            "showcase" => rules.showcase = level(false)?,
-            "serial" => rules.serial = level::serial_named(value).ok_or(bad("SERIAL or LOCAL_SERIAL"))?,
+            "write" => policy.write = level(true)?,
+            "read" => policy.read = level(false)?,
+            "stale_read" => policy.stale_read = level(false)?,
+            "serial" => policy.serial = level::serial_named(value).ok_or(bad("SERIAL or LOCAL_SERIAL"))?,
             "read_repair" => {
-                rules.read_repair = [ReadRepair::Blocking, ReadRepair::None]
+                policy.read_repair = [ReadRepair::Blocking, ReadRepair::None]
                     .into_iter()
                     .find(|known| known.name().eq_ignore_ascii_case(value))
                     .ok_or(bad("BLOCKING or NONE"))?;
             }
-            "gc_grace" => rules.gc_grace = time()?,
-            "repair" => rules.repair = time_or_off()?,
-            "ttl" => rules.ttl = time_or_off()?,
-            "compaction" => rules.compaction = value.parse().map_err(|()| bad(compaction::EXPECTED))?,
+            "gc_grace" => policy.gc_grace = duration()?,
+            "repair" => policy.repair = duration_or_off()?,
+            "ttl" => policy.ttl = duration_or_off()?,
+            "compaction" => policy.compaction = value.parse().map_err(|()| bad(compaction::EXPECTED))?,
             other => return Err(SettingError::UnknownKey(other.to_owned())),
         }
         Ok(())
     }
 
-    /// Everything about it that could lose something, for processes in `local_dc`. A hint is kept for `hint_window` at
-    /// the most, whatever a table says.
-    pub fn check(&self, replication: &Replication, local_dc: &str, hint_window: Duration) -> Vec<Unsafe> {
-        let surroundings = unsafe_rules::Surroundings { replication, local_dc, hint_window };
-        Table::ALL.iter().flat_map(|table| surroundings.check(*table, self.of(*table))).collect()
+    /// Every combination that may lose or resurrect data, for processes in `local_dc`. The nodes keep hints for a replica
+    /// that is down for `hint_window` at most.
+    pub fn check(
+        &self,
+        replication: &Replication,
+        local_dc: &str,
+        hint_window: Duration,
+    ) -> Vec<PolicyViolation> {
+        let context = validation::ClusterContext { replication, local_dc, hint_window };
+        Table::ALL.iter().flat_map(|table| context.check(*table, self.of(*table))).collect()
     }
 
-    /// How long a hint of this table lives.
-    pub fn hint_life(&self, table: Table, hint_window: Duration) -> Duration {
+    /// How long writes to this table are hinted for a replica that is down.
+    pub fn hint_window(&self, table: Table, hint_window: Duration) -> Duration {
         self.of(table).gc_grace.min(hint_window)
-    }
-
-    /// How old the answer of a call may be under these rules; nothing where every read sees every write.
-    pub fn may_lag(&self, call: &Call, replication: &Replication, local_dc: &str) -> Option<Duration> {
-        let lags = |table: &Table| {
-            let rules = self.of(*table);
-            let read = match call.reads {
-                Reads::Showcase => rules.showcase,
-                Reads::Fresh => rules.read,
-                Reads::Serial => return false,
-            };
-            let copies = level::Copies::of(replication.of(table.class()), local_dc);
-            !copies.overlap(rules.write, read)
-        };
-        call.tables.iter().any(lags).then_some(SHOWCASE_LAG)
     }
 }
 
 impl Table {
-    pub const fn nature(self) -> Nature {
-        defaults::nature(self)
+    pub const fn traits(self) -> TableTraits {
+        defaults::traits(self)
     }
 
-    /// Why its rules are what they are, where that is not plain.
+    /// Why its policy is what it is, where that is not obvious.
     pub const fn reason(self) -> &'static str {
         defaults::reason(self)
     }
@@ -207,18 +196,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_table_has_rules_of_its_own() {
+    fn every_table_has_a_policy() {
         let policy = Policy::default();
-        assert_eq!(policy.rules.len(), Table::ALL.len());
+        assert_eq!(policy.tables.len(), Table::ALL.len());
     }
 
     #[test]
-    fn the_configuration_sets_every_rule() {
+    fn the_configuration_sets_every_key() {
         let mut policy = Policy::default();
         for (key, value) in [
             ("write", "all"),
             ("read", "ONE"),
-            ("showcase", "QUORUM"),
+            ("stale_read", "QUORUM"),
             ("serial", "SERIAL"),
             ("read_repair", "none"),
             ("gc_grace", "36h"),
@@ -230,10 +219,10 @@ mod tests {
         }
         assert_eq!(
             *policy.of(Table::OrdersByDay),
-            Rules {
+            TablePolicy {
                 write: Consistency::All,
                 read: Consistency::One,
-                showcase: Consistency::Quorum,
+                stale_read: Consistency::Quorum,
                 serial: SerialConsistency::Serial,
                 read_repair: ReadRepair::None,
                 gc_grace: Duration::from_hours(36),
@@ -244,51 +233,35 @@ mod tests {
         );
         policy.set("orders_by_day", "repair", "off").unwrap();
         policy.set("orders_by_day", "ttl", "off").unwrap();
-        let rules = policy.of(Table::OrdersByDay);
-        assert_eq!((rules.repair, rules.ttl), (None, None));
+        let set = policy.of(Table::OrdersByDay);
+        assert_eq!((set.repair, set.ttl), (None, None));
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_would_be() {
-        let said = |table: &str, key: &str, value: &str| {
+    fn a_setting_that_does_not_parse_names_what_is_expected() {
+        let error = |table: &str, key: &str, value: &str| {
             Policy::default().set(table, key, value).unwrap_err().to_string()
         };
         assert_eq!(
-            said("orders", "read", "ONE"),
-            "there is no table \"orders\"; `mw policy` lists those there are"
+            error("orders", "read", "ONE"),
+            "there is no table \"orders\"; `mw policy` lists the tables"
         );
         assert_eq!(
-            said("stock", "consistency", "ONE"),
-            "a table has no \"consistency\"; it has write, read, showcase, serial, read_repair, gc_grace, repair, ttl and \
+            error("stock", "consistency", "ONE"),
+            "there is no policy setting \"consistency\"; a table has write, read, stale_read, serial, read_repair, gc_grace, repair, ttl and \
              compaction"
         );
-        assert!(said("stock", "read", "MOST").starts_with("expected LOCAL_ONE, LOCAL_QUORUM, "));
-        assert!(said("stock", "read", "ANY").ends_with("found \"ANY\""));
-        assert!(said("stock", "showcase", "ANY").ends_with("found \"ANY\""));
-        assert!(said("stock", "write", "SERIAL").ends_with("found \"SERIAL\""));
-        assert_eq!(said("stock", "serial", "ONE"), "expected SERIAL or LOCAL_SERIAL, found \"ONE\"");
-        assert_eq!(said("stock", "read_repair", "maybe"), "expected BLOCKING or NONE, found \"maybe\"");
+        assert!(error("stock", "read", "MOST").starts_with("expected LOCAL_ONE, LOCAL_QUORUM, "));
+        assert!(error("stock", "read", "ANY").ends_with("found \"ANY\""));
+        assert!(error("stock", "stale_read", "ANY").ends_with("found \"ANY\""));
+        assert!(error("stock", "write", "SERIAL").ends_with("found \"SERIAL\""));
+        assert_eq!(error("stock", "serial", "ONE"), "expected SERIAL or LOCAL_SERIAL, found \"ONE\"");
+        assert_eq!(error("stock", "read_repair", "maybe"), "expected BLOCKING or NONE, found \"maybe\"");
         assert_eq!(
-            said("stock", "gc_grace", "10"),
+            error("stock", "gc_grace", "10"),
             "expected a whole number with a unit (90s, 3h or 10d), found \"10\""
         );
-        assert!(said("stock", "ttl", "0s").ends_with("or \"off\", found \"0s\""));
-        assert!(said("stock", "compaction", "DTCS").starts_with("expected LCS, "));
-    }
-
-    #[test]
-    fn a_call_lags_only_where_its_read_can_miss_a_write() {
-        let replication = Replication::even("dc1", 3);
-        let of = |policy: &Policy, what: &str| {
-            let call = CALLS.iter().find(|call| call.what == what).unwrap();
-            policy.may_lag(call, &replication, "dc1")
-        };
-        let mut policy = Policy::default();
-        assert_eq!(of(&policy, "a product's card"), Some(SHOWCASE_LAG));
-        assert_eq!(of(&policy, "prices when an order is placed"), None);
-        policy.set("product_by_id", "showcase", "LOCAL_QUORUM").unwrap();
-        assert_eq!(of(&policy, "a product's card"), None);
-        policy.set("product_by_id", "read", "LOCAL_ONE").unwrap();
-        assert_eq!(of(&policy, "prices when an order is placed"), Some(SHOWCASE_LAG));
+        assert!(error("stock", "ttl", "0s").ends_with("or \"off\", found \"0s\""));
+        assert!(error("stock", "compaction", "DTCS").starts_with("expected LCS, "));
     }
 }

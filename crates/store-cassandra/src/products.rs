@@ -1,64 +1,68 @@
-//! The catalogue: cards, and their place in the listing of their category.
+//! The catalogue: products, and their listing by category.
 //!
-//! The card decides: it changes by conditional writes, one after another. The listing follows it with the card's revision
-//! as write timestamp, so that whatever arrives late loses, and whoever finds a change half done lists the card again.
+//! The row of a product decides: it changes by conditional writes, one after another. The listing follows with the
+//! product's revision as write timestamp, so that of two writes to the listing the one of the newer revision wins,
+//! whatever their order. An intent is open from before the conditional write until the listing is up to date.
 
-mod card;
+mod bands;
+pub(crate) mod cache;
 mod import;
 mod listing;
-mod place;
+pub(crate) mod offers;
+mod rows;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use mw_domain::product::ProductPatch;
+use mw_codec::intents::product::{self as codec, ProductIntent};
+use mw_domain::products::ProductPatch;
 use mw_domain::{Category, Product, ProductId, Timestamp};
-use mw_store::products::{self, CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
-use mw_store::records::Record;
+use mw_store::export::Record;
+use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
 use mw_store::{Done, Freshness, Page, PageRequest, Refusal, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
 use crate::CassandraStore;
-use crate::cql::{self, Access, Cql};
-use crate::guard::{self, Guard, Rounds, half_done};
-use crate::intents::Kind;
-use crate::records::Spool;
-use crate::scan::{self, Scan};
-use crate::tables::Table;
-use crate::time::to_cql;
-use card::{COLUMNS, Card, Row};
-use listing::Shelves;
-use place::Begun;
+use crate::driver::scan::{self, Scan};
+use crate::driver::statements::{self, Access, Cql};
+use crate::driver::time::to_cql;
+use crate::export::Spool;
+use crate::recovery::intents::Kind;
+use crate::revision::{CasLoop, NextRevision, Revision};
+use crate::schema::tables::Table;
+use listing::ListingStatements;
+use rows::{COLUMNS, ProductRow, StoredProduct};
 
 #[derive(Debug)]
 pub(crate) struct Statements {
     read: PreparedStatement,
-    showcase: PreparedStatement,
-    serial: PreparedStatement,
-    look: PreparedStatement,
-    change: PreparedStatement,
-    moved: PreparedStatement,
+    stale_read: PreparedStatement,
+    serial_read: PreparedStatement,
+    serial_revision: PreparedStatement,
+    update: PreparedStatement,
+    ledger_row: PreparedStatement,
     scan: PreparedStatement,
-    shelves: Shelves,
+    listing: ListingStatements,
 }
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::ProductById;
         let read = format!("SELECT {COLUMNS} FROM {{}} WHERE product_id = ?");
-        let change = "UPDATE {} SET name = ?, category = ?, price = ?, band = ?, description = ?, attributes = ?, \
-                      created_at = ?, updated_at = ?, deleted = ?, rev = ?, marks = ? WHERE product_id = ? IF rev = ?";
+        let update = "UPDATE {} SET name = ?, category = ?, price = ?, band = ?, description = ?, attributes = ?, \
+                      created_at = ?, updated_at = ?, deleted = ?, rev = ?, recent_op_tokens = ? WHERE product_id = ? IF rev = ?";
         Ok(Self {
             read: cql.prepare(table, Access::Read, &read).await?,
-            showcase: cql.prepare(table, Access::Showcase, &read).await?,
-            serial: cql.prepare(table, Access::Serial, &read).await?,
-            look: cql
-                .prepare(table, Access::Serial, "SELECT rev, marks FROM {} WHERE product_id = ?")
+            stale_read: cql.prepare(table, Access::StaleRead, &read).await?,
+            serial_read: cql.prepare(table, Access::Serial, &read).await?,
+            serial_revision: cql
+                .prepare(table, Access::Serial, "SELECT rev, recent_op_tokens FROM {} WHERE product_id = ?")
                 .await?,
-            change: cql.prepare(table, Access::Cas, change).await?,
-            moved: cql
+            update: cql.prepare(table, Access::Cas, update).await?,
+            ledger_row: cql
                 .prepare(
                     Table::Stock,
                     Access::Serial,
@@ -66,18 +70,18 @@ impl Statements {
                 )
                 .await?,
             scan: scan::prepare(cql, table, COLUMNS).await?,
-            shelves: Shelves::prepare(cql).await?,
+            listing: ListingStatements::prepare(cql).await?,
         })
     }
 }
 
-/// What becomes of a card.
-enum Next {
+/// A change of a product, as its revision decides it.
+enum ProductChange {
     Put(Product),
     Delete(Product),
 }
 
-/// A change that was made.
+/// A change that was applied.
 struct Changed {
     product: Product,
     created: bool,
@@ -86,7 +90,7 @@ struct Changed {
 #[async_trait]
 impl Products for CassandraStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
-        let Changed { product, created } = self.put_card(&product, Uuid::new_v4()).await?;
+        let Changed { product, created } = self.put_under(&product, Uuid::new_v4()).await?;
         Ok(Put { product, created })
     }
 
@@ -97,41 +101,41 @@ impl Products for CassandraStore {
         now: Timestamp,
     ) -> Result<Product> {
         let changed = self
-            .change_card(product_id, Uuid::new_v4(), |before| {
+            .change_product(product_id, Uuid::new_v4(), |before| {
                 let mut product =
                     before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
                 product.patch(patch.clone(), now);
                 product.check()?;
-                Ok(Next::Put(product))
+                Ok(ProductChange::Put(product))
             })
             .await?;
         Ok(changed.product)
     }
 
-    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<products::Card>> {
+    async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Arc<Product>>> {
         let read = async |statement| {
-            let card = self.card(statement, product_id).await?;
-            Ok(card.filter(|(card, _)| !card.is_deleted).map(|(card, _)| card.product.into()))
+            let stored = self.stored_product(statement, product_id).await?;
+            Ok(stored.filter(|(stored, _)| !stored.is_deleted).map(|(stored, _)| stored.product.into()))
         };
         match freshness {
-            Freshness::Showcase => {
-                self.window.card(product_id, Instant::now(), read(&self.products.showcase)).await
+            Freshness::StaleOk => {
+                self.product_cache.product(product_id, Instant::now(), read(&self.products.stale_read)).await
             }
-            Freshness::Full => read(&self.products.read).await,
+            Freshness::Latest => read(&self.products.read).await,
         }
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-        self.change_card(product_id, Uuid::new_v4(), |before| {
+        self.change_product(product_id, Uuid::new_v4(), |before| {
             let product = before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
-            Ok(Next::Delete(product))
+            Ok(ProductChange::Delete(product))
         })
         .await
         .map(drop)
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
-        self.import_card(command).await
+        self.import(command).await
     }
 
     async fn category(
@@ -150,148 +154,159 @@ impl Products for CassandraStore {
 }
 
 impl CassandraStore {
-    async fn card(
+    async fn stored_product(
         &self,
         statement: &PreparedStatement,
         product_id: &ProductId,
-    ) -> Result<Option<(Card, Guard)>> {
-        let row: Option<Row> = self.cql.first(statement, (product_id.as_str(),)).await?;
-        row.map(Row::read).transpose()
+    ) -> Result<Option<(StoredProduct, Revision)>> {
+        let row: Option<ProductRow> = self.cql.first(statement, (product_id.as_str(),)).await?;
+        row.map(ProductRow::into_stored).transpose()
     }
 
-    /// Writes the card whole; a replaced card keeps its `created_at`.
-    async fn put_card(&self, product: &Product, token: Uuid) -> Result<Changed> {
+    /// Writes the product whole under `op_token`; a replaced product keeps its `created_at`.
+    async fn put_under(&self, product: &Product, op_token: Uuid) -> Result<Changed> {
         product.check()?;
-        self.change_card(&product.product_id, token, |before| {
+        self.change_product(&product.product_id, op_token, |before| {
             let mut product = product.clone();
             if let Some(before) = before {
                 product.created_at = before.created_at;
                 product.updated_at = product.updated_at.max(before.updated_at);
             }
-            Ok(Next::Put(product))
+            Ok(ProductChange::Put(product))
         })
         .await
     }
 
-    /// Every card that is in the catalogue.
     pub(crate) async fn export_products(&self, into: &mut Spool) -> Result<()> {
-        let mut rows: Scan<'_, Row> = Scan::new(&self.cql, &self.products.scan);
+        let mut rows: Scan<'_, ProductRow> = Scan::new(&self.cql, &self.products.scan);
         while let Some(row) = rows.next().await? {
-            let (card, _) = row.read()?;
-            if !card.is_deleted {
-                into.push(&Record::Product(card.product))?;
+            let (stored, _) = row.into_stored()?;
+            if !stored.is_deleted {
+                into.push(&Record::Product(stored.product))?;
             }
         }
         Ok(())
     }
 
-    /// Writes an exported card exactly as it is.
-    pub(crate) async fn keep_product(&self, product: &Product) -> Result<()> {
-        self.change_card(&product.product_id, Uuid::new_v4(), |_| Ok(Next::Put(product.clone())))
+    /// Writes an exported product exactly as it is.
+    pub(crate) async fn import_product_record(&self, product: &Product) -> Result<()> {
+        self.change_product(&product.product_id, Uuid::new_v4(), |_| Ok(ProductChange::Put(product.clone())))
             .await
             .map(drop)
     }
 
-    /// Changes the card and its place in the listing, and shows it. `decide` is told the card that is in the catalogue now.
-    async fn change_card(
+    /// Changes a product and its listing. `decide` gets the product that is in the catalogue now. A change with an
+    /// `op_token` that the product has seen is not made again.
+    async fn change_product(
         &self,
         product_id: &ProductId,
-        token: Uuid,
-        decide: impl Fn(Option<&Product>) -> Result<Next> + Send + Sync,
+        op_token: Uuid,
+        decide: impl Fn(Option<&Product>) -> Result<ProductChange> + Send + Sync,
     ) -> Result<Changed> {
-        let _turn = self.locks.one(&("product", product_id.as_str())).await;
-        let mut rounds = Rounds::of("a product");
+        let _lock = self.locks.partition(&("product", product_id.as_str())).await;
+        let mut cas_loop = CasLoop::of(format!("product {product_id}"));
         loop {
-            let (before, guard) = self.card(&self.products.read, product_id).await?.unzip();
-            let guard = guard.unwrap_or_default();
-            if let Some(card) = before.as_ref().filter(|_| guard.remembers(token)) {
-                return self.changed_before(card).await;
+            let (before, revision) = self.stored_product(&self.products.read, product_id).await?.unzip();
+            let revision = revision.unwrap_or_default();
+            if let Some(stored) = before.as_ref().filter(|_| revision.remembers(op_token)) {
+                return self.finish_change(stored).await;
             }
-            let change = guard.next_as(token);
-            let listed = before.as_ref().filter(|card| !card.is_deleted);
-            let created = listed.is_none();
-            let (product, is_deleted) = match decide(listed.map(|card| &card.product))? {
-                Next::Put(product) => (product, false),
-                Next::Delete(product) => (product, true),
+            let next = revision.next_with_token(op_token);
+            let current = before.as_ref().filter(|stored| !stored.is_deleted);
+            let (product, is_deleted) = match decide(current.map(|stored| &stored.product))? {
+                ProductChange::Put(product) => (product, false),
+                ProductChange::Delete(product) => (product, true),
             };
             let plan =
-                self.plans.at(Table::ProductsByCategory, product.category.as_str(), product.updated_at);
-            let card = Card::new(product, is_deleted, plan.cut, &change);
-            let left = before.as_ref().map(Card::place);
-            let begun = Begun { product_id: product_id.clone(), left, rev: card.rev };
-            let intent = self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), begun.encode()).await?;
-            let showing = self.window.change(product_id, Instant::now());
-            match self.replace(&mut rounds, &card, &change, listed).await {
+                self.bucketing.at(Table::ProductsByCategory, product.category.as_str(), product.updated_at);
+            let stored = StoredProduct::new(product, is_deleted, plan.buckets, &next);
+            let previous = before.as_ref().map(StoredProduct::listing_key);
+            let payload = ProductIntent { product_id: product_id.clone(), previous, rev: stored.rev };
+            // Crash here: nothing was written, no process has to finish anything.
+            let intent =
+                self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), codec::encode(&payload)).await?;
+            // Crash here: an intent for a revision that the product has not; recovery drops it once no write can be in
+            // flight.
+            let pending = self.product_cache.begin_change(product_id, Instant::now());
+            match self.write_product(&mut cas_loop, &stored, &next, current).await {
                 Ok(true) => {
-                    showing.done((!is_deleted).then_some(&card.product));
-                    if let Err(error) = self.list_card(&card, begun.left.as_ref()).await {
-                        self.intents.leave(intent);
-                        return Err(half_done(error));
+                    pending.applied((!is_deleted).then_some(&stored.product));
+                    // Crash here: the product is changed, its listing is not; `recover_product` lists it.
+                    if let Err(error) = self.update_listing(&stored, payload.previous.as_ref()).await {
+                        self.intents.abandon(intent);
+                        return Err(error.after_first_effect());
                     }
-                    self.intents.end(&self.cql, intent).await;
-                    return Ok(Changed { product: card.product, created });
+                    // Crash here: only the intent remains; `recover_product` writes the same listing again.
+                    self.intents.complete(&self.cql, intent).await;
+                    return Ok(Changed { product: stored.product, created: current.is_none() });
                 }
-                Ok(false) => self.intents.end(&self.cql, intent).await,
+                Ok(false) => self.intents.complete(&self.cql, intent).await,
                 Err(error @ StoreError::Ambiguous(_)) => {
-                    self.intents.leave(intent);
+                    self.intents.abandon(intent);
                     return Err(error);
                 }
                 Err(error) => {
-                    self.intents.end(&self.cql, intent).await;
+                    self.intents.complete(&self.cql, intent).await;
                     return Err(error);
                 }
             }
         }
     }
 
-    /// Somebody else made the same change; it may not be listed yet.
-    async fn changed_before(&self, card: &Card) -> Result<Changed> {
-        drop(self.window.change(&card.product.product_id, Instant::now()));
-        self.list_card(card, None).await.map_err(half_done)?;
-        let product = card.product.clone();
+    /// Finishes a change that another request or process has applied, since it may not be listed yet.
+    async fn finish_change(&self, stored: &StoredProduct) -> Result<Changed> {
+        drop(self.product_cache.begin_change(&stored.product.product_id, Instant::now()));
+        // Crash here: the intent of the process that applied the change is open, and recovery lists the product.
+        self.update_listing(stored, None).await.map_err(StoreError::after_first_effect)?;
+        let product = stored.product.clone();
         Ok(Changed { created: product.created_at == product.updated_at, product })
     }
 
-    /// Writes the card if nobody else has changed it meanwhile.
-    async fn replace(
+    /// Writes the row of a product on the condition of its revision. `false`: another change came first.
+    async fn write_product(
         &self,
-        rounds: &mut Rounds,
-        card: &Card,
-        change: &guard::Next,
-        listed: Option<&Card>,
+        cas_loop: &mut CasLoop,
+        stored: &StoredProduct,
+        next: &NextRevision,
+        current: Option<&StoredProduct>,
     ) -> Result<bool> {
-        self.announce(card, listed).await?;
+        self.register_partition(stored, current).await?;
+        // Crash here: a registered partition that may be empty, which readers skip; recovery drops the intent.
         let Product { product_id, name, category, price, description, attributes, created_at, updated_at } =
-            card.product.clone();
+            stored.product.clone();
         let attributes: BTreeMap<String, String> =
             attributes.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let key = product_id.as_str().to_owned();
         let values = (
             name,
             category.as_str().to_owned(),
             price.as_minor(),
-            card.band,
+            stored.band,
             description,
             attributes,
             to_cql(created_at),
             to_cql(updated_at),
-            card.is_deleted,
-            change.rev,
-            change.marks.clone(),
-            key,
-            change.expected,
+            stored.is_deleted,
+            next.rev,
+            next.recent_op_tokens.clone(),
+            product_id.as_str().to_owned(),
+            next.expected,
         );
-        let batch: [(&PreparedStatement, cql::Row); 1] = [(&self.products.change, Box::new(values))];
-        rounds.settle(&self.cql, change, &batch, &self.products.look, (product_id.as_str(),)).await
+        let batch: [(&PreparedStatement, statements::Row); 1] = [(&self.products.update, Box::new(values))];
+        let key = (product_id.as_str(),);
+        cas_loop.apply(&self.cql, next, &batch, &self.products.serial_revision, key).await
     }
 
-    /// Lists a card that a change left unlisted, or listed where it no longer is. A change that another has overtaken is
-    /// listed as well: what it left stands in the listing no more.
-    pub(crate) async fn finish_product(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
-        let begun = Begun::decode(payload)?;
-        match self.card(&self.products.serial, &begun.product_id).await? {
-            Some((card, _)) if card.rev >= begun.rev => self.list_card(&card, begun.left.as_ref()).await,
-            _ => self.intents.wait_for(op_id),
+    /// Recovers an orphaned or abandoned change: brings the listing up to date with the product. If a later change has
+    /// been applied since, its product is listed, and the row that the earlier change left behind is deleted.
+    pub(crate) async fn recover_product(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
+        let intent = codec::decode(payload)?;
+        // A serial read completes a write that its coordinator left in a Paxos round.
+        match self.stored_product(&self.products.serial_read, &intent.product_id).await? {
+            // Crash here: the intent is still there, and the next process recovers in the same way.
+            Some((stored, _)) if stored.rev >= intent.rev => {
+                self.update_listing(&stored, intent.previous.as_ref()).await
+            }
+            _ => self.intents.keep_while_in_flight(op_id),
         }
     }
 }

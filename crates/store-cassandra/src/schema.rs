@@ -1,7 +1,7 @@
-//! The schema: numbered files with the model, and what a configuration makes of them.
+//! The schema: numbered CQL files, completed by the configuration (keyspaces, replication factors, table options).
 //!
-//! `plan` is the CQL for people, `apply` runs what is missing once, `drift` compares the cluster with both. A file that was
-//! applied never changes any more; what changes the schema is a further file.
+//! `plan` prints the CQL, `apply` runs what the cluster lacks, `drift` compares the cluster with files and configuration. A
+//! file that was applied never changes; a change of the schema is a new file.
 
 mod apply;
 mod drift;
@@ -10,6 +10,7 @@ mod files;
 mod live;
 mod model;
 mod plan;
+pub mod tables;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -21,33 +22,34 @@ pub use drift::Drift;
 pub use error::SchemaError;
 
 use crate::policy::Policy;
-use crate::tables::Class;
+use crate::schema::tables::Class;
 use files::FILES;
 use live::Live;
 use model::Model;
 
-/// Copies in each data centre, by class.
+/// Replication factors: of each class, by data centre.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replication {
     factors: BTreeMap<Class, BTreeMap<String, u32>>,
-    nowhere: BTreeMap<String, u32>,
+    /// Of a class that is not in `factors`.
+    unset: BTreeMap<String, u32>,
 }
 
 impl Replication {
-    /// The same number of copies of everything, in one data centre.
+    /// The same replication factor for all classes, in one data centre.
     pub fn even(dc: &str, factor: u32) -> Self {
         Class::ALL.map(|class| (class, BTreeMap::from([(dc.to_owned(), factor)]))).into_iter().collect()
     }
 
     pub fn of(&self, class: Class) -> &BTreeMap<String, u32> {
-        self.factors.get(&class).unwrap_or(&self.nowhere)
+        self.factors.get(&class).unwrap_or(&self.unset)
     }
 
     pub fn set(&mut self, class: Class, dc: &str, factor: u32) {
         self.factors.entry(class).or_default().insert(dc.to_owned(), factor);
     }
 
-    /// Forgets what was set for the class.
+    /// Replaces every factor of the class.
     pub fn replace(&mut self, class: Class, factors: BTreeMap<String, u32>) {
         self.factors.insert(class, factors);
     }
@@ -55,29 +57,29 @@ impl Replication {
 
 impl FromIterator<(Class, BTreeMap<String, u32>)> for Replication {
     fn from_iter<I: IntoIterator<Item = (Class, BTreeMap<String, u32>)>>(factors: I) -> Self {
-        Self { factors: factors.into_iter().collect(), nowhere: BTreeMap::new() }
+        Self { factors: factors.into_iter().collect(), unset: BTreeMap::new() }
     }
 }
 
-/// The schema as a configuration wants it.
+/// The schema as the configuration wants it.
 #[derive(Debug, Clone)]
 pub struct Schema {
-    /// Keyspaces begin with this.
+    /// The prefix of the keyspace names.
     pub prefix: String,
     pub replication: Replication,
     pub policy: Policy,
-    /// Whether the nodes know the table option `auto_repair`.
+    /// Whether the nodes have the table option `auto_repair`.
     pub auto_repair: bool,
 }
 
 impl Schema {
-    /// The CQL of it, in order, with the reasons.
+    /// Its CQL in the order of execution, with the comments of the files.
     pub fn plan(&self) -> Result<String, SchemaError> {
         plan::text(self)
     }
 
-    /// Brings the cluster up to date: files that were not applied yet, and table options that are not the policy's. Several
-    /// processes may do it at once; one of them does it, the others wait. Answers how many statements were run.
+    /// Brings the cluster up to date: runs the files that were not applied yet, and alters table options that differ from
+    /// the policy. Processes that apply at the same time take turns under a lock. Returns the number of statements run.
     pub async fn apply(
         &self,
         session: &Session,
@@ -86,13 +88,13 @@ impl Schema {
         apply::apply(self, session, progress).await
     }
 
-    /// What the cluster has and this does not say, and the other way round.
+    /// The differences between the cluster and this schema.
     pub async fn drift(&self, session: &Session) -> Result<Vec<Drift>, SchemaError> {
         let live = Live::read(session, &self.prefix, self.auto_repair).await?;
         Ok(drift::compare(self, &Model::of(FILES)?, &live))
     }
 
-    /// Whether a process may work with the cluster's schema.
+    /// Whether a process may serve on the cluster's schema.
     pub async fn check(&self, session: &Session) -> Result<(), SchemaError> {
         let live = Live::read(session, &self.prefix, self.auto_repair).await?;
         let applied = versions::read(session, &self.prefix, &live).await?;
@@ -100,7 +102,7 @@ impl Schema {
             let (found, wanted) = (versions::newest(&applied), files::newest(FILES));
             return Err(SchemaError::Older { found, wanted });
         }
-        drift::fit_to_serve(self, &live)
+        drift::check_servable(self, &live)
     }
 }
 
@@ -108,7 +110,7 @@ impl Schema {
 mod tests {
     use super::*;
 
-    /// A schema of one data centre, as tests of the parts of this module want it.
+    /// A schema of one data centre, for the tests of this module's parts.
     pub(super) fn schema() -> Schema {
         Schema {
             prefix: "shop".to_owned(),
@@ -119,15 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn the_page_about_the_schema_names_every_table() {
+    fn the_schema_document_names_every_table() {
         let page = include_str!("../../../docs/schema.md");
         for (_, name) in Model::of(FILES).unwrap().tables.keys() {
-            assert!(page.contains(&format!("`{name}`")), "docs/schema.md says nothing of {name}");
+            assert!(page.contains(&format!("`{name}`")), "docs/schema.md does not mention {name}");
         }
     }
 
     #[test]
-    fn a_class_without_copies_is_nowhere() {
+    fn a_class_without_factors_has_no_data_centre() {
         let mut replication = Replication::even("dc1", 3);
         replication.set(Class::Core, "dc2", 2);
         assert_eq!(replication.of(Class::Core).len(), 2);

@@ -1,8 +1,8 @@
-//! Sessions: each is a partition of one row, guarded by its revision. A session that ended leaves its revision behind for
-//! a while, so that nothing which was on its way to it reaches another of the same id.
+//! Sessions: each is a partition of one row with a revision. A session that has ended leaves its revision for a while,
+//! so that a change that was in flight does not reach a new session with the same id.
 //!
-//! The list of a user has keys only. They are written before the session is the user's, and whoever reads them looks at
-//! the session itself.
+//! `sessions_by_user` is an index that holds keys only. Its row is written before the session is the user's, and a
+//! reader of the index reads the session itself.
 
 mod login;
 mod rows;
@@ -10,8 +10,7 @@ mod rows;
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mw_domain::{Session, SessionId, Timestamp, UserId};
-use mw_store::once::Outcome;
-use mw_store::records::Record;
+use mw_store::export::Record;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
 use mw_store::{Done, Page, PageRequest, Position, Refusal, Result, StoreError};
 use scylla::response::PagingState;
@@ -20,86 +19,82 @@ use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use crate::CassandraStore;
-use crate::cql::{Access, Cql};
-use crate::guard::{Rounds, half_done};
-use crate::records::Spool;
-use crate::scan::{self, Scan};
-use crate::tables::Table;
-use crate::time::{from_cql, to_cql, ttl_seconds};
+use crate::driver::scan::{self, Scan};
+use crate::driver::statements::{Access, Cql};
+use crate::driver::time::{from_cql, to_cql, ttl_seconds};
+use crate::export::Spool;
+use crate::revision::CasLoop;
+use crate::schema::tables::Table;
 use rows::{COLUMNS, SessionRow};
 
-/// Rows of a page of a walk through a list.
+/// Rows of a CQL page.
 const PAGE_ROWS: i32 = 200;
 /// Sessions read or ended at the same time.
-const AT_ONCE: usize = 16;
-/// Sessions of a list that are looked at for one page.
-const LOOKS_MAX: usize = 2_000;
+const CONCURRENT_SESSIONS: usize = 16;
+/// Sessions read for one page of a user's sessions.
+const READS_MAX: usize = 2_000;
+/// A session as errors name it: its id is a secret.
+const SUBJECT: &str = "a session";
 
 #[derive(Debug)]
 pub(crate) struct Statements {
     read: PreparedStatement,
-    look: PreparedStatement,
-    save: PreparedStatement,
+    serial_revision: PreparedStatement,
+    update: PreparedStatement,
     end: PreparedStatement,
-    all: PreparedStatement,
-    name: PreparedStatement,
-    unname: PreparedStatement,
-    named: PreparedStatement,
+    scan: PreparedStatement,
+    insert_index: PreparedStatement,
+    delete_index: PreparedStatement,
+    read_index: PreparedStatement,
 }
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let (sessions, of_user) = (Table::SessionsById, Table::SessionsByUser);
+        let (sessions, index) = (Table::SessionsById, Table::SessionsByUser);
         let read = format!("SELECT {COLUMNS} FROM {{}} WHERE session_id = ?");
-        let save = "UPDATE {} USING TTL ? SET rev = ?, marks = ?, user_id = ?, geo_zone = ?, ip = ?, user_agent = ?, \
+        let serial_revision = "SELECT rev, recent_op_tokens FROM {} WHERE session_id = ?";
+        let update = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, user_id = ?, geo_zone = ?, ip = ?, user_agent = ?, \
              device_type = ?, data = ?, created_at = ?, last_activity = ?, expires_at = ?, op_id = ? \
              WHERE session_id = ? IF rev = ?";
-        let end = "UPDATE {} USING TTL ? SET rev = ?, marks = ?, user_id = null, geo_zone = null, ip = null, \
+        let end = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, user_id = null, geo_zone = null, ip = null, \
              user_agent = null, device_type = null, data = null, created_at = null, last_activity = null, \
              expires_at = null, op_id = null WHERE session_id = ? IF rev = ?";
-        let name = "INSERT INTO {} (user_id, created_at, session_id) VALUES (?, ?, ?) USING TTL ?";
-        let named = "SELECT created_at, session_id FROM {} WHERE user_id = ? AND created_at <= ?";
-        let mut named = cql.prepare(of_user, Access::Read, named).await?;
-        named.set_page_size(PAGE_ROWS);
+        let insert_index = "INSERT INTO {} (user_id, created_at, session_id) VALUES (?, ?, ?) USING TTL ?";
+        let delete_index = "DELETE FROM {} WHERE user_id = ? AND created_at = ? AND session_id = ?";
+        let read_index = "SELECT created_at, session_id FROM {} WHERE user_id = ? AND created_at <= ?";
+        let mut read_index = cql.prepare(index, Access::Read, read_index).await?;
+        read_index.set_page_size(PAGE_ROWS);
         Ok(Self {
             read: cql.prepare(sessions, Access::Read, &read).await?,
-            look: cql
-                .prepare(sessions, Access::Serial, "SELECT rev, marks FROM {} WHERE session_id = ?")
-                .await?,
-            save: cql.prepare(sessions, Access::Cas, save).await?,
+            serial_revision: cql.prepare(sessions, Access::Serial, serial_revision).await?,
+            update: cql.prepare(sessions, Access::Cas, update).await?,
             end: cql.prepare(sessions, Access::Cas, end).await?,
-            all: scan::prepare(cql, sessions, COLUMNS).await?,
-            name: cql.prepare(of_user, Access::Write, name).await?,
-            unname: cql
-                .prepare(
-                    of_user,
-                    Access::Write,
-                    "DELETE FROM {} WHERE user_id = ? AND created_at = ? AND session_id = ?",
-                )
-                .await?,
-            named,
+            scan: scan::prepare(cql, sessions, COLUMNS).await?,
+            insert_index: cql.prepare(index, Access::Write, insert_index).await?,
+            delete_index: cql.prepare(index, Access::Write, delete_index).await?,
+            read_index,
         })
     }
 }
 
-/// What those take turns on who change a session.
-const fn turn(session_id: &SessionId) -> (&'static str, &SessionId) {
+/// The key under which changes of a session wait for each other in this process.
+const fn lock_key(session_id: &SessionId) -> (&'static str, &SessionId) {
     ("session", session_id)
 }
 
 /// How long a session lives after its last activity.
-fn life_ms(session: &Session) -> i64 {
+fn lifetime_ms(session: &Session) -> i64 {
     session.expires_at.as_millis().saturating_sub(session.last_activity.as_millis())
 }
 
-/// Whether the row of the list that was written for a session is kept long enough for what it has become. Rows are kept for
-/// two lifetimes and written again in each.
-fn is_named(before: Option<&Session>, session: &Session) -> bool {
-    let life_ms = life_ms(session);
+/// Whether the index row that was written for `before` lives long enough for `session`. Index rows have a TTL of two
+/// lifetimes and are written once in each.
+fn is_indexed(before: Option<&Session>, session: &Session) -> bool {
+    let lifetime = lifetime_ms(session);
     before.is_some_and(|before| {
-        let period = |session: &Session| session.last_activity.as_millis().checked_div(life_ms);
+        let period = |session: &Session| session.last_activity.as_millis().checked_div(lifetime);
         before.user_id == session.user_id
-            && self::life_ms(before) == life_ms
+            && lifetime_ms(before) == lifetime
             && period(before) == period(session)
     })
 }
@@ -107,18 +102,12 @@ fn is_named(before: Option<&Session>, session: &Session) -> bool {
 #[async_trait]
 impl Sessions for CassandraStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
-        let CreateSession { mut session, made_of, now, once } = command;
-        let recall = |outcome| match outcome {
-            Outcome::Session(session) => Some(session),
-            _ => None,
-        };
-        let answer: (fn(&Session) -> Outcome, fn(Outcome) -> Option<Session>) =
-            (|session| Outcome::Session(session.clone()), recall);
-        let op_id = made_of.unwrap_or_else(Uuid::new_v4);
-        self.keyed(once.as_ref(), op_id, now, answer, |op_id, _| {
-            if made_of.is_some() {
-                // Whoever comes with the same key makes the same session.
-                session.session_id = SessionId::made_of(op_id);
+        let CreateSession { mut session, id_seed, now, identity } = command;
+        let op_id = id_seed.unwrap_or_else(Uuid::new_v4);
+        self.idempotent(identity.as_ref(), op_id, now, |op_id, _| {
+            if id_seed.is_some() {
+                // A second request with the same key creates the same session.
+                session.session_id = SessionId::from_seed(op_id);
             }
             self.create_under(op_id, session, now)
         })
@@ -131,33 +120,28 @@ impl Sessions for CassandraStore {
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
         let TouchSession { session_id, data, lifetime, now } = command;
-        let mut rounds = Rounds::of("a session");
-        let _turn = self.locks.one(&turn(&session_id)).await;
+        let mut cas_loop = CasLoop::of(SUBJECT);
+        let _lock = self.locks.partition(&lock_key(&session_id)).await;
         loop {
-            let found = self.read_session(&session_id).await?;
-            let before = found.live_at(now).ok_or(Refusal::SessionNotFound)?;
+            let stored = self.read_session(&session_id).await?;
+            let before = stored.live_at(now).ok_or(Refusal::SessionNotFound)?;
             let mut session = before.clone();
             if !session.touch(&data, now, lifetime)? {
                 return Ok(session);
             }
-            self.name_session(Some(before), &session, now).await?;
-            let change = found.saving(&self.sessions, &session, found.op_id, now);
-            if change.settle(&self.cql, &mut rounds).await? {
+            self.index_session(Some(before), &session, now).await?;
+            // Crash here: the index row lives longer than the session; readers skip it, its TTL removes it.
+            let update = stored.save(&self.sessions, &session, stored.op_id, now);
+            if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(session);
             }
         }
     }
 
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
-        let once = command.once.as_ref();
-        let recall = |outcome| match outcome {
-            Outcome::LoggedIn(logged_in) => Some(logged_in),
-            _ => None,
-        };
-        let answer: (fn(&LoggedIn) -> Outcome, fn(Outcome) -> Option<LoggedIn>) =
-            (|logged_in| Outcome::LoggedIn(logged_in.clone()), recall);
-        self.keyed(once, Uuid::new_v4(), command.now, answer, |op_id, _| {
-            self.login_under(op_id, once.is_some(), &command)
+        let identity = command.identity.as_ref();
+        self.idempotent(identity, Uuid::new_v4(), command.now, |op_id, _| {
+            self.login_under(op_id, identity.is_some(), &command)
         })
         .await
     }
@@ -173,22 +157,22 @@ impl Sessions for CassandraStore {
         now: Timestamp,
         page: PageRequest,
     ) -> Result<Page<Session>> {
-        let after = page.after.as_ref().map(read_place).transpose()?;
+        let after = page.after.as_ref().map(decode_cursor).transpose()?;
         let newest = after.as_ref().map_or(Timestamp::from_millis(i64::MAX), |(created_at, _)| *created_at);
-        let mut looks_left = LOOKS_MAX;
+        let mut reads_remaining = READS_MAX;
         let mut items: Vec<Session> = Vec::new();
         let mut from = PagingState::start();
         loop {
-            let (rows, next) = self.named(user_id, newest, from).await?;
-            let is_next = |(created_at, session_id): &(Timestamp, SessionId)| match &after {
+            let (rows, next) = self.indexed_sessions(user_id, newest, from).await?;
+            let is_after = |(created_at, session_id): &(Timestamp, SessionId)| match &after {
                 Some((at, id)) => created_at < at || session_id > id,
                 None => true,
             };
-            let reads = rows.into_iter().filter(is_next).map(|(created_at, session_id)| async move {
+            let reads = rows.into_iter().filter(is_after).map(|(created_at, session_id)| async move {
                 let session = self.read_session(&session_id).await?.session;
                 Ok::<_, StoreError>((created_at, session_id, session))
             });
-            let mut reads = stream::iter(reads).buffered(AT_ONCE);
+            let mut reads = stream::iter(reads).buffered(CONCURRENT_SESSIONS);
             while let Some((created_at, session_id, session)) = reads.try_next().await? {
                 let session = session.filter(|session| {
                     session.user_id.as_ref() == Some(user_id)
@@ -197,14 +181,14 @@ impl Sessions for CassandraStore {
                 });
                 if let Some(session) = session {
                     if items.len() == page.limit {
-                        let next = items.last().map(|last| write_place(last.created_at, &last.session_id));
+                        let next = items.last().map(|last| encode_cursor(last.created_at, &last.session_id));
                         return Ok(Page { items, next });
                     }
                     items.push(session);
                 }
-                looks_left -= 1;
-                if looks_left == 0 {
-                    return Ok(Page { items, next: Some(write_place(created_at, &session_id)) });
+                reads_remaining -= 1;
+                if reads_remaining == 0 {
+                    return Ok(Page { items, next: Some(encode_cursor(created_at, &session_id)) });
                 }
             }
             match next {
@@ -216,19 +200,22 @@ impl Sessions for CassandraStore {
 
     async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
         let mut from = PagingState::start();
-        let mut is_begun = false;
+        let mut has_effect = false;
         loop {
-            let rows = self.named(user_id, Timestamp::from_millis(i64::MAX), from).await;
-            let (rows, next) = rows.map_err(|error| if is_begun { half_done(error) } else { error })?;
+            let rows = self.indexed_sessions(user_id, Timestamp::from_millis(i64::MAX), from).await;
+            let (rows, next) =
+                rows.map_err(|error| if has_effect { error.after_first_effect() } else { error })?;
             let ends = rows.into_iter().map(|(_, session_id)| async move {
                 let is_users = |session: &Session| session.user_id.as_ref() == Some(user_id);
-                // The name of one that is not the user's stays until it expires: a login may be about to bind it.
+                // The index row of a session that is not the user's stays until its TTL: a login may be about to bind
+                // it.
                 self.end_session(&session_id, is_users).await.map(drop)
             });
-            let ended = stream::iter(ends).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await;
-            // Some of them may have ended.
-            ended.map_err(half_done)?;
-            is_begun = true;
+            // Crash here: some sessions have ended, the others live; no process goes on, the user revokes again.
+            let ended =
+                stream::iter(ends).buffer_unordered(CONCURRENT_SESSIONS).try_collect::<Vec<()>>().await;
+            ended.map_err(StoreError::after_first_effect)?;
+            has_effect = true;
             match next {
                 Some(next) => from = next,
                 None => return Ok(()),
@@ -239,110 +226,119 @@ impl Sessions for CassandraStore {
 
 impl CassandraStore {
     async fn create_under(&self, op_id: Uuid, session: Session, now: Timestamp) -> Result<Session> {
-        let mut rounds = Rounds::of("a session");
-        let _turn = self.locks.one(&turn(&session.session_id)).await;
+        let mut cas_loop = CasLoop::of(SUBJECT);
+        let _lock = self.locks.partition(&lock_key(&session.session_id)).await;
         loop {
-            let found = self.read_session(&session.session_id).await?;
-            if let Some(live) = found.live_at(now) {
-                // Somebody else with the same key was faster.
-                return if found.op_id == Some(op_id) {
+            let stored = self.read_session(&session.session_id).await?;
+            if let Some(live) = stored.live_at(now) {
+                // Another request with the same key, or an earlier try of this one, has created it.
+                return if stored.op_id == Some(op_id) {
                     Ok(live.clone())
                 } else {
                     Err(Refusal::SessionBound.into())
                 };
             }
-            self.name_session(None, &session, now).await?;
-            let change = found.saving(&self.sessions, &session, Some(op_id), now);
-            if change.settle(&self.cql, &mut rounds).await? {
+            self.index_session(None, &session, now).await?;
+            // Crash here: an index row without a session; readers skip it, its TTL removes it.
+            let update = stored.save(&self.sessions, &session, Some(op_id), now);
+            if update.apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: the key has no outcome; a repeated request finds the session by its op_id and stores it.
                 return Ok(session);
             }
         }
     }
 
-    /// Puts the session into its user's list, unless it is there for long enough.
-    async fn name_session(&self, before: Option<&Session>, session: &Session, now: Timestamp) -> Result<()> {
+    /// Writes the index row of a session that has a user, unless the one that is there lives long enough.
+    async fn index_session(&self, before: Option<&Session>, session: &Session, now: Timestamp) -> Result<()> {
         let Some(user_id) = &session.user_id else { return Ok(()) };
-        if is_named(before, session) {
+        if is_indexed(before, session) {
             return Ok(());
         }
-        let until = session.expires_at.plus_millis(life_ms(session));
+        let until = session.expires_at.plus_millis(lifetime_ms(session));
         let row = (
             user_id.as_str(),
             to_cql(session.created_at),
             session.session_id.as_str(),
             ttl_seconds(now, until),
         );
-        // Nothing of the change itself has happened.
-        self.cql.write(&self.sessions.name, row).await.map_err(|error| match error {
-            StoreError::Ambiguous(detail) => StoreError::Unavailable(detail),
-            other => other,
-        })
+        self.cql.write(&self.sessions.insert_index, row).await.map_err(StoreError::before_first_effect)
     }
 
-    async fn unname(&self, user_id: &UserId, created_at: Timestamp, session_id: &SessionId) -> Result<()> {
+    async fn unindex_session(
+        &self,
+        user_id: &UserId,
+        created_at: Timestamp,
+        session_id: &SessionId,
+    ) -> Result<()> {
         let key = (user_id.as_str(), to_cql(created_at), session_id.as_str());
-        self.cql.write(&self.sessions.unname, key).await
+        self.cql.write(&self.sessions.delete_index, key).await
     }
 
-    /// A page of a list: when each was created, and its id.
-    async fn named(
+    /// A page of a user's index: the creation and the id of each session.
+    async fn indexed_sessions(
         &self,
         user_id: &UserId,
         newest: Timestamp,
         from: PagingState,
     ) -> Result<(Vec<(Timestamp, SessionId)>, Option<PagingState>)> {
         let key = (user_id.as_str(), to_cql(newest));
-        let (rows, next) = self.cql.page::<(CqlTimestamp, String)>(&self.sessions.named, key, from).await?;
-        let mut listed = Vec::with_capacity(rows.len());
+        let (rows, next) =
+            self.cql.page::<(CqlTimestamp, String)>(&self.sessions.read_index, key, from).await?;
+        let mut keys = Vec::with_capacity(rows.len());
         for (created_at, session_id) in rows {
-            let session_id = SessionId::parse(&session_id)
-                .map_err(|error| StoreError::Corrupt(format!("a session of {user_id}: {error}")))?;
-            listed.push((from_cql(created_at), session_id));
+            let session_id = SessionId::parse(&session_id).map_err(|error| {
+                StoreError::Corrupt(format!(
+                    "cannot read a session of {user_id} in sessions_by_user: {error}"
+                ))
+            })?;
+            keys.push((from_cql(created_at), session_id));
         }
-        Ok((listed, next))
+        Ok((keys, next))
     }
 
-    /// Ends the session if it is there and `is_meant`; answers whether it did.
+    /// Ends the session if there is one that `matches`; `false` if not.
     async fn end_session(
         &self,
         session_id: &SessionId,
-        is_meant: impl Fn(&Session) -> bool + Send + Sync,
+        matches: impl Fn(&Session) -> bool + Send + Sync,
     ) -> Result<bool> {
-        let mut rounds = Rounds::of("a session");
-        let _turn = self.locks.one(&turn(session_id)).await;
+        let mut cas_loop = CasLoop::of(SUBJECT);
+        let _lock = self.locks.partition(&lock_key(session_id)).await;
         loop {
-            let found = self.read_session(session_id).await?;
-            let Some(session) = found.session.as_ref().filter(|session| is_meant(session)) else {
+            let stored = self.read_session(session_id).await?;
+            let Some(session) = stored.session.as_ref().filter(|session| matches(session)) else {
                 return Ok(false);
             };
-            if found.ending(&self.sessions, session_id).settle(&self.cql, &mut rounds).await? {
+            if stored.end(&self.sessions, session_id).apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: an index row without a session; readers skip it, its TTL removes it.
                 if let Some(user_id) = &session.user_id {
-                    self.unname(user_id, session.created_at, session_id).await.map_err(half_done)?;
+                    let unindexed = self.unindex_session(user_id, session.created_at, session_id).await;
+                    unindexed.map_err(StoreError::after_first_effect)?;
                 }
                 return Ok(true);
             }
         }
     }
 
-    /// Writes the session as it is, in place of what is there of it.
-    pub(crate) async fn keep_session(&self, session: &Session) -> Result<()> {
-        let mut rounds = Rounds::of("a session");
-        let _turn = self.locks.one(&turn(&session.session_id)).await;
+    /// Writes an exported session exactly as it is, over what is stored of it. After a crash the import is started
+    /// again.
+    pub(crate) async fn import_session(&self, session: &Session) -> Result<()> {
+        let mut cas_loop = CasLoop::of(SUBJECT);
+        let _lock = self.locks.partition(&lock_key(&session.session_id)).await;
         loop {
-            let found = self.read_session(&session.session_id).await?;
-            self.name_session(None, session, session.last_activity).await?;
-            let change = found.saving(&self.sessions, session, None, session.last_activity);
-            if change.settle(&self.cql, &mut rounds).await? {
+            let stored = self.read_session(&session.session_id).await?;
+            self.index_session(None, session, session.last_activity).await?;
+            let update = stored.save(&self.sessions, session, None, session.last_activity);
+            if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(());
             }
         }
     }
 
-    /// Every session.
     pub(crate) async fn export_sessions(&self, into: &mut Spool) -> Result<()> {
-        let mut rows: Scan<'_, SessionRow> = Scan::new(&self.cql, &self.sessions.all);
+        let mut rows: Scan<'_, SessionRow> = Scan::new(&self.cql, &self.sessions.scan);
         while let Some(row) = rows.next().await? {
-            if let Some(session) = row.into_found()?.session {
+            if let Some(session) = row.into_stored()?.session {
                 into.push(&Record::Session(session))?;
             }
         }
@@ -350,17 +346,17 @@ impl CassandraStore {
     }
 }
 
-fn write_place(created_at: Timestamp, session_id: &SessionId) -> Position {
+fn encode_cursor(created_at: Timestamp, session_id: &SessionId) -> Position {
     Position([&created_at.as_millis().to_be_bytes()[..], session_id.as_str().as_bytes()].concat())
 }
 
-fn read_place(Position(bytes): &Position) -> Result<(Timestamp, SessionId)> {
-    let parse = || {
+fn decode_cursor(Position(bytes): &Position) -> Result<(Timestamp, SessionId)> {
+    let decode = || {
         let (created_at, session_id) = bytes.split_first_chunk()?;
         let session_id = SessionId::parse(std::str::from_utf8(session_id).ok()?).ok()?;
         Some((Timestamp::from_millis(i64::from_be_bytes(*created_at)), session_id))
     };
-    parse().ok_or_else(|| Refusal::InvalidCursor.into())
+    decode().ok_or_else(|| Refusal::InvalidCursor.into())
 }
 
 #[cfg(test)]
@@ -368,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_named_again_in_every_lifetime() {
+    fn session_is_indexed_again_in_every_lifetime() {
         const LIFE_MS: i64 = 1_000;
         let at = |ms: i64| Session {
             session_id: SessionId::parse("s").unwrap(),
@@ -382,12 +378,12 @@ mod tests {
             last_activity: Timestamp::from_millis(ms),
             expires_at: Timestamp::from_millis(ms + LIFE_MS),
         };
-        assert!(!is_named(None, &at(0)));
-        assert!(is_named(Some(&at(5_000)), &at(5_999)));
-        assert!(!is_named(Some(&at(5_999)), &at(6_000)));
+        assert!(!is_indexed(None, &at(0)));
+        assert!(is_indexed(Some(&at(5_000)), &at(5_999)));
+        assert!(!is_indexed(Some(&at(5_999)), &at(6_000)));
         let longer = Session { expires_at: Timestamp::from_millis(60_000), ..at(5_500) };
-        assert!(!is_named(Some(&at(5_000)), &longer), "the lifetime has changed");
+        assert!(!is_indexed(Some(&at(5_000)), &longer), "the lifetime has changed");
         let unbound = Session { user_id: None, ..at(5_000) };
-        assert!(!is_named(Some(&unbound), &at(5_001)));
+        assert!(!is_indexed(Some(&unbound), &at(5_001)));
     }
 }

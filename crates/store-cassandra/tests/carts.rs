@@ -1,13 +1,13 @@
-//! Carts that several processes change at once, and merges that are cut off on the way.
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+//! Carts on a real cluster: concurrent changes in several processes, duplicate merges, and interrupted merges.
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mw_domain::cart::CartLifetime;
+use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, CartId, IdempotencyKey, MergeMode, Owner, ProductId, SessionId, Timestamp, UserId};
 use mw_store::carts::{Abandon, Merge, SetLine};
-use mw_store::{Carts, Fingerprint, Once, PageRequest, Refusal};
+use mw_store::{Carts, Fingerprint, PageRequest, Refusal, RequestIdentity};
 use mw_store_cassandra::CassandraStore;
 use mw_testkit::cassandra::Lease;
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
 const NOW: Timestamp = Timestamp::from_millis(1_773_144_000_000);
-/// Recovery begins after a second; machines are slow at times.
+/// Recovery starts after a second; test machines are slow at times.
 const RECOVERED: Duration = Duration::from_secs(20);
 
 fn user(name: &str) -> Owner {
@@ -39,7 +39,7 @@ async fn set(store: &CassandraStore, owner: &Owner, product: &str, quantity: u32
     store.set_line(command).await.unwrap()
 }
 
-/// The user and the guest of one name.
+/// Merges the guest into the user of the same name.
 fn merging(name: &str) -> Merge {
     Merge {
         user_id: UserId::parse(name).unwrap(),
@@ -49,20 +49,20 @@ fn merging(name: &str) -> Merge {
         expected_version: None,
         lifetime: LIFETIME,
         now: NOW,
-        once: None,
+        identity: None,
     }
 }
 
-fn once(key: &str) -> Once {
+fn identity(key: &str) -> RequestIdentity {
     let key = IdempotencyKey::parse(key).unwrap();
-    Once { key, fingerprint: Fingerprint([7; 32]), keep_until: NOW.plus_seconds(172_800) }
+    RequestIdentity { key, fingerprint: Fingerprint([7; 32]), keep_until: NOW.plus_seconds(172_800) }
 }
 
 async fn active(store: &CassandraStore, owner: Owner) -> Option<Cart> {
     store.active_cart(&owner, NOW).await.unwrap()
 }
 
-/// So many processes on the same keyspaces.
+/// Several processes on the same keyspaces.
 async fn processes(count: usize) -> (Vec<Arc<CassandraStore>>, Lease) {
     let lease = Lease::empty().await;
     let mut stores = Vec::new();
@@ -73,7 +73,7 @@ async fn processes(count: usize) -> (Vec<Arc<CassandraStore>>, Lease) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_never_lose_one_anothers_lines() {
+async fn concurrent_processes_do_not_lose_lines() {
     let (stores, _lease) = processes(3).await;
     let mut tasks = JoinSet::new();
     for (number, store) in (0..45).zip(stores.iter().cycle().cloned()) {
@@ -86,7 +86,7 @@ async fn processes_never_lose_one_anothers_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_merge_twins_in_three_processes_one_moves_the_lines() {
+async fn of_duplicate_merges_in_three_processes_one_moves_the_lines() {
     let (stores, _lease) = processes(3).await;
     for round in 0..10 {
         let name = format!("x{round}");
@@ -105,7 +105,7 @@ async fn of_merge_twins_in_three_processes_one_moves_the_lines() {
             let cart = merged.cart.unwrap();
             assert!(
                 cart.lines.iter().all(|line| line.quantity == 5),
-                "whoever came later saw them: {cart:?}"
+                "a later merge did not see the lines: {cart:?}"
             );
         }
         let history = stores[2].cart_changes(&user(&name), NOW, PageRequest::first(100)).await.unwrap();
@@ -114,7 +114,7 @@ async fn of_merge_twins_in_three_processes_one_moves_the_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twins_with_one_key_in_three_processes_have_one_answer() {
+async fn duplicate_requests_with_one_key_in_three_processes_have_one_outcome() {
     let (stores, _lease) = processes(3).await;
     for round in 0..10 {
         let name = format!("x{round}");
@@ -122,8 +122,8 @@ async fn twins_with_one_key_in_three_processes_have_one_answer() {
         set(&stores[0], &guest(&name), "a", 3).await;
         let mut tasks = JoinSet::new();
         for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
-            let once = Some(once(&format!("merge-{round}")));
-            let command = Merge { once, expected_version: Some(1), ..merging(&name) };
+            let identity = Some(identity(&format!("merge-{round}")));
+            let command = Merge { identity, expected_version: Some(1), ..merging(&name) };
             tasks.spawn(async move { store.merge(command).await.unwrap().value });
         }
         let merged = tasks.join_all().await;
@@ -132,9 +132,10 @@ async fn twins_with_one_key_in_three_processes_have_one_answer() {
 
         let mut tasks = JoinSet::new();
         for (store, _) in stores.iter().cycle().cloned().zip(0..6) {
-            let once = Some(once(&format!("abandon-{round}")));
+            let identity = Some(identity(&format!("abandon-{round}")));
             let owner = user(&name);
-            let command = Abandon { owner, expected_version: Some(2), lifetime: LIFETIME, now: NOW, once };
+            let command =
+                Abandon { owner, expected_version: Some(2), lifetime: LIFETIME, now: NOW, identity };
             tasks.spawn(async move { store.abandon(command).await.unwrap().value });
         }
         let abandoned = tasks.join_all().await;
@@ -143,7 +144,7 @@ async fn twins_with_one_key_in_three_processes_have_one_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_that_was_cut_off_is_finished_by_whoever_comes_or_by_itself() {
+async fn an_interrupted_merge_is_finished_by_a_repeat_or_by_recovery() {
     let (stores, _lease) = processes(2).await;
     for round in 0..40_u64 {
         let name = format!("x{round}");
@@ -155,7 +156,7 @@ async fn a_merge_that_was_cut_off_is_finished_by_whoever_comes_or_by_itself() {
         let task = tokio::spawn(async move { store.merge(command).await.is_ok() });
         tokio::time::sleep(Duration::from_micros(round * 500)).await;
         task.abort();
-        // Whether it was in time does not matter.
+        // The merge may have finished before the abort.
         let _ = task.await;
         let repeats = round % 2 == 0;
         if repeats {
@@ -169,9 +170,9 @@ async fn a_merge_that_was_cut_off_is_finished_by_whoever_comes_or_by_itself() {
             if is_whole {
                 break (own, is_closed);
             }
-            assert!(is_closed, "the same units in both carts");
-            assert!(!repeats, "whoever comes finishes it");
-            assert!(started.elapsed() < RECOVERED, "nobody finished it");
+            assert!(is_closed, "the same lines are in both carts");
+            assert!(!repeats, "the repeated merge did not finish it");
+            assert!(started.elapsed() < RECOVERED, "recovery did not finish it");
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         if is_closed {
@@ -184,7 +185,7 @@ async fn a_merge_that_was_cut_off_is_finished_by_whoever_comes_or_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_into_a_cart_that_changes_meanwhile_is_done_or_leaves_no_trace() {
+async fn a_merge_into_a_concurrently_changed_cart_is_complete_or_has_no_effect() {
     let (stores, _lease) = processes(2).await;
     for round in 0..40_u64 {
         let name = format!("x{round}");

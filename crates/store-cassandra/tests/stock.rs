@@ -1,20 +1,20 @@
-//! Ledgers on a real cluster that are longer than what is read of them at a time.
+//! Stock on a real cluster: ledgers longer than a page, shared timer rows, and operations that are repeated.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 
 use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_domain::stock::{Cause, Delta, Movement};
 use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
+use mw_store::export::{Checkpoint, ExportImport, Record};
 use mw_store::products::ImportProduct;
-use mw_store::records::{Checkpoint, Record, Records};
 use mw_store::stock::{Adjust, Reserve};
-use mw_store::{Freshness, Products, Refusal, Stock, StoreError, Upkeep};
+use mw_store::{Freshness, Maintenance, Products, Refusal, Stock, StoreError};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
 use mw_testkit::FakeClock;
-use mw_testkit::builders::{demand, once, product, product_id, zone};
+use mw_testkit::builders::{demand, identity, product, product_id, zone};
 use mw_testkit::cassandra::fresh;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -24,9 +24,9 @@ const ZONE: &str = "msk";
 /// More than two pages, the last of them not full.
 const ROWS: u64 = 600;
 
-async fn stocked(store: &CassandraStore, name: &str, units: u64) {
+async fn import_stock(store: &CassandraStore, name: &str, units: u64) {
     let (product, op) = (product(name).build(), Uuid::now_v7());
-    let command = ImportProduct { product, stock: vec![(zone(ZONE), units)], op, now: NOW, once: None };
+    let command = ImportProduct { product, stock: vec![(zone(ZONE), units)], op, now: NOW, identity: None };
     store.import_product(command).await.unwrap();
 }
 
@@ -38,35 +38,35 @@ fn hold(name: &str, quantity: u32, expires_at: Timestamp, now: Timestamp) -> Res
         lines: vec![demand(name, quantity)],
         expires_at,
         now,
-        once: None,
+        identity: None,
     }
 }
 
-/// So many who come at once hold a unit each.
-async fn hold_by_many(store: &Arc<CassandraStore>, holds: u64, expires_at: Timestamp) {
-    let mut asked = JoinSet::new();
+/// Concurrent reservations of one unit each.
+async fn reserve_concurrently(store: &Arc<CassandraStore>, holds: u64, expires_at: Timestamp) {
+    let mut requests = JoinSet::new();
     for _ in 0..holds {
         let store = Arc::clone(store);
-        asked.spawn(async move { store.reserve(hold("hit", 1, expires_at, NOW)).await.map(drop) });
+        requests.spawn(async move { store.reserve(hold("hit", 1, expires_at, NOW)).await.map(drop) });
     }
-    assert!(asked.join_all().await.into_iter().all(|held| held.is_ok()));
+    assert!(requests.join_all().await.into_iter().all(|held| held.is_ok()));
 }
 
 async fn level(store: &CassandraStore, name: &str, now: Timestamp) -> Level {
-    store.zone_stock(&product_id(name), &zone(ZONE), Freshness::Full, now).await.unwrap().unwrap().level
+    store.zone_stock(&product_id(name), &zone(ZONE), Freshness::Latest, now).await.unwrap().unwrap().level
 }
 
-async fn audited(store: &CassandraStore) {
+async fn assert_audit(store: &CassandraStore) {
     let audit = store.audit(&|_| {}).await.unwrap();
-    assert_eq!((audit.figures, audit.drifts), (1, Vec::new()));
+    assert_eq!((audit.levels, audit.drifts), (1, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
+async fn expired_holds_of_many_pages_are_not_counted_and_are_released() {
     let (store, _lease) = fresh().await;
-    stocked(&store, "hit", ROWS).await;
+    import_stock(&store, "hit", ROWS).await;
     let ends = NOW.plus_seconds(60);
-    hold_by_many(&store, ROWS, ends).await;
+    reserve_concurrently(&store, ROWS, ends).await;
     assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: ROWS, reserved: ROWS });
 
     let later = ends.plus_seconds(1);
@@ -75,47 +75,47 @@ async fn holds_of_many_pages_that_ended_are_seen_and_settled() {
         Level { on_hand: ROWS, reserved: 0 },
         "a reader counts them all"
     );
-    // Somebody who wants everything gets it as soon as all of them are settled.
+    // A reservation of all units succeeds, because it releases the expired holds first.
     let everything = hold("hit", u32::try_from(ROWS).unwrap(), later.plus_seconds(60), later);
     store.reserve(everything).await.unwrap();
     assert_eq!(level(&store, "hit", later).await, Level { on_hand: ROWS, reserved: ROWS });
-    audited(&store).await;
+    assert_audit(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_holds_shares_rows_of_the_queue_and_all_of_them_end() {
+async fn concurrent_holds_share_timer_rows_and_all_of_them_expire() {
     const HOLDS: usize = 400;
-    const AT_A_TIME: usize = 150;
+    const LIMIT: usize = 150;
     let (store, lease) = fresh().await;
     let session = connect(lease.options()).await.unwrap();
-    stocked(&store, "hit", 1_000).await;
+    import_stock(&store, "hit", 1_000).await;
     let ends = NOW.plus_seconds(900);
-    hold_by_many(&store, HOLDS as u64, ends).await;
+    reserve_concurrently(&store, HOLDS as u64, ends).await;
 
-    let table = format!("{}.{}", Table::Due.class().keyspace(&lease.options().keyspace), Table::Due);
-    let queued = async || {
+    let table = format!("{}.{}", Table::Timers.class().keyspace(&lease.options().keyspace), Table::Timers);
+    let timer_rows = async || {
         let found = session.query_unpaged(format!("SELECT id FROM {table}"), ()).await.unwrap();
         found.into_rows_result().unwrap().rows_num()
     };
-    let rows = queued().await;
+    let rows = timer_rows().await;
     assert!((1..HOLDS / 2).contains(&rows), "{rows} rows for {HOLDS} holds");
-    assert_eq!(store.settle_expired(ends.plus_seconds(-1), HOLDS).await, Ok(0));
-    let mut settled = Vec::new();
-    while settled.iter().sum::<usize>() < HOLDS {
-        let count = store.settle_expired(ends, AT_A_TIME).await.unwrap();
-        assert!((1..=AT_A_TIME).contains(&count), "{count} after {settled:?}");
-        settled.push(count);
+    assert_eq!(store.expire_reservations(ends.plus_seconds(-1), HOLDS).await, Ok(0));
+    let mut expired = Vec::new();
+    while expired.iter().sum::<usize>() < HOLDS {
+        let count = store.expire_reservations(ends, LIMIT).await.unwrap();
+        assert!((1..=LIMIT).contains(&count), "{count} after {expired:?}");
+        expired.push(count);
     }
-    assert_eq!(store.settle_expired(ends, AT_A_TIME).await, Ok(0));
-    assert_eq!((queued().await, level(&store, "hit", NOW).await.reserved), (0, 0));
-    audited(&store).await;
+    assert_eq!(store.expire_reservations(ends, LIMIT).await, Ok(0));
+    assert_eq!((timer_rows().await, level(&store, "hit", NOW).await.reserved), (0, 0));
+    assert_audit(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_back_office_did_is_known_for_as_long_as_it_may_be_repeated() {
+async fn an_adjustment_is_remembered_for_as_long_as_it_may_be_repeated() {
     const HOUR: i64 = 3_600;
     let (store, _lease) = fresh().await;
-    stocked(&store, "hit", 10).await;
+    import_stock(&store, "hit", 10).await;
     let adjust = Adjust {
         product_id: product_id("hit"),
         geo_zone: zone(ZONE),
@@ -123,26 +123,30 @@ async fn what_the_back_office_did_is_known_for_as_long_as_it_may_be_repeated() {
         reason: "counted".to_owned(),
         op: Uuid::now_v7(),
         now: NOW,
-        once: None,
+        identity: None,
     };
     store.adjust(adjust.clone()).await.unwrap();
     let held = store.reserve(hold("hit", 1, NOW.plus_seconds(60), NOW)).await.unwrap().value;
     store.release(held.reservation_id, NOW).await.unwrap();
 
-    assert_eq!(store.clean(NOW.plus_seconds(2 * HOUR), 100).await, Ok(1), "the hold that was released");
+    assert_eq!(
+        store.purge_expired(NOW.plus_seconds(2 * HOUR), 100).await,
+        Ok(1),
+        "the hold that was released"
+    );
     let late = NOW.plus_seconds((IDEMPOTENCY_HOURS - 1) * HOUR);
-    assert_eq!(store.clean(late, 100).await, Ok(0));
+    assert_eq!(store.purge_expired(late, 100).await, Ok(0));
     store.adjust(Adjust { now: late, ..adjust }).await.unwrap();
     assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 }, "it counted twice");
-    assert_eq!(store.clean(NOW.plus_seconds(12 * 24 * HOUR), 100).await, Ok(2));
+    assert_eq!(store.purge_expired(NOW.plus_seconds(12 * 24 * HOUR), 100).await, Ok(2));
     assert_eq!(level(&store, "hit", late).await, Level { on_hand: 15, reserved: 0 });
-    audited(&store).await;
+    assert_audit(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_adjustment_that_was_refused_under_its_key_is_never_made_by_who_is_still_at_it() {
+async fn an_adjustment_refused_under_its_key_stays_refused_for_a_concurrent_attempt() {
     let (store, _lease) = fresh().await;
-    stocked(&store, "hit", 8).await;
+    import_stock(&store, "hit", 8).await;
     let held = store.reserve(hold("hit", 5, NOW.plus_seconds(60), NOW)).await.unwrap().value;
     let adjust = Adjust {
         product_id: product_id("hit"),
@@ -151,19 +155,19 @@ async fn an_adjustment_that_was_refused_under_its_key_is_never_made_by_who_is_st
         reason: "broken".to_owned(),
         op: Uuid::now_v7(),
         now: NOW,
-        once: Some(once("broken", "broken", NOW)),
+        identity: Some(identity("broken", "broken", NOW)),
     };
     let below = |error: &StoreError| matches!(error.refusal(), Some(Refusal::StockBelowReserved { .. }));
     assert!(store.adjust(adjust.clone()).await.is_err_and(|error| below(&error)));
     store.release(held.reservation_id, NOW).await.unwrap();
 
-    let slower = Adjust { once: None, ..adjust.clone() };
-    assert!(store.adjust(slower).await.is_err_and(|error| below(&error)));
+    let concurrent = Adjust { identity: None, ..adjust.clone() };
+    assert!(store.adjust(concurrent).await.is_err_and(|error| below(&error)));
     let again = Adjust { op: Uuid::now_v7(), ..adjust };
     assert_eq!(store.adjust(again.clone()).await.unwrap().value.level.on_hand, 3);
     assert!(store.adjust(again).await.unwrap().replayed);
     assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: 3, reserved: 0 });
-    audited(&store).await;
+    assert_audit(&store).await;
 }
 
 /// The stock records of a store.
@@ -178,10 +182,10 @@ async fn exported(store: &CassandraStore) -> Vec<(ZoneStock, Vec<Movement>)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_of_many_pages_is_exported_as_it_was_at_one_moment() {
+async fn a_ledger_of_many_pages_is_exported_as_of_one_moment() {
     let (store, _lease) = fresh().await;
-    stocked(&store, "hit", 2 * ROWS).await;
-    hold_by_many(&store, ROWS, NOW.plus_seconds(60)).await;
+    import_stock(&store, "hit", 2 * ROWS).await;
+    reserve_concurrently(&store, ROWS, NOW.plus_seconds(60)).await;
 
     let selling = {
         let store = Arc::clone(&store);
@@ -195,11 +199,10 @@ async fn a_ledger_of_many_pages_is_exported_as_it_was_at_one_moment() {
     for _ in 0..20 {
         let stock = exported(&store).await;
         let [(stock, ledger)] = &stock[..] else { panic!("{stock:?}") };
-        let sum =
-            |figure: fn(&Delta) -> i64| ledger.iter().map(|movement| figure(&movement.delta)).sum::<i64>();
-        let told = (sum(|delta| delta.on_hand), sum(|delta| delta.reserved));
+        let sum = |part: fn(&Delta) -> i64| ledger.iter().map(|movement| part(&movement.delta)).sum::<i64>();
+        let ledger_sum = (sum(|delta| delta.on_hand), sum(|delta| delta.reserved));
         let level = stock.level;
-        assert_eq!((level.on_hand.cast_signed(), level.reserved.cast_signed()), told);
+        assert_eq!((level.on_hand.cast_signed(), level.reserved.cast_signed()), ledger_sum);
     }
     assert!(!selling.is_finished(), "a sale failed");
     selling.abort();
@@ -208,7 +211,7 @@ async fn a_ledger_of_many_pages_is_exported_as_it_was_at_one_moment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
     let (store, _lease) = fresh().await;
-    stocked(&store, "old", 10).await;
+    import_stock(&store, "old", 10).await;
     let mut changes = JoinSet::new();
     for _ in 0..ROWS {
         let store = Arc::clone(&store);
@@ -220,7 +223,7 @@ async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
                 reason: "counted".to_owned(),
                 op: Uuid::now_v7(),
                 now: NOW,
-                once: None,
+                identity: None,
             };
             store.adjust(adjust).await.map(drop)
         });
@@ -238,6 +241,6 @@ async fn a_ledger_of_many_pages_is_replaced_by_an_import() {
     store.import(vec![Record::Stock { stock, ledger }], checkpoint).await.unwrap();
     assert_eq!(level(&store, "old", NOW).await, imported);
     let ledgers: Vec<usize> = exported(&store).await.iter().map(|(_, ledger)| ledger.len()).collect();
-    assert_eq!(ledgers, [1], "something of the old ledger is left");
-    audited(&store).await;
+    assert_eq!(ledgers, [1], "rows of the old ledger remain");
+    assert_audit(&store).await;
 }

@@ -1,23 +1,28 @@
-//! Carts. The active cart of an owner is one row with its lines, so that reading it is one look; closed carts move to
-//! their own table. The writer is alone, so changing a row whole loses no line.
+//! Carts: the active cart of an owner, closed carts, the history of line changes, and the activity index of idle carts.
+//!
+//! Invariants: an owner has at most one active cart; it is one row with all lines, so one read finds it, and the single
+//! writer loses no line by replacing the row. Row, history and index are written in one batch, so a crash leaves all of a
+//! command or none.
+
+use std::ops::ControlFlow;
 
 use async_trait::async_trait;
 use mw_domain::limits::CART_HISTORY_DAYS;
 use mw_domain::{Cart, CartChange, CartStatus, Owner, Timestamp};
-use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine};
+use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine, check_version};
 use mw_store::{Done, Page, PageRequest, Position, Refusal, Result};
 
 use crate::EmbeddedStore;
+use crate::idempotency;
 use crate::keys::{self, Activity, Key};
-use crate::once;
+use crate::reader::{KeyRange, List, Reader, page};
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::view::{List, Look, Span, page};
 
 #[async_trait]
 impl Carts for EmbeddedStore {
     async fn active_cart(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
-        read_active(&self.view(), owner, now)
+        read_active(&self.snapshot(), owner, now)
     }
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
@@ -30,13 +35,13 @@ impl Carts for EmbeddedStore {
 
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
         self.write(command.now, move |tx| {
-            let Abandon { owner, expected_version, lifetime, now, once } = command;
-            once::run(tx, once, now, |tx| {
+            let Abandon { owner, expected_version, lifetime, now, identity } = command;
+            idempotency::run(tx, identity, now, |tx| {
                 let mut cart =
                     expected(read_active(tx, &owner, now)?, expected_version)?.ok_or(Refusal::CartEmpty)?;
-                let place = active_place(&cart);
+                let index_key = active_index_key(&cart);
                 cart.abandon(now, &lifetime);
-                close(tx, place, &cart);
+                close(tx, index_key, &cart);
                 Ok(cart)
             })
         })
@@ -45,19 +50,19 @@ impl Carts for EmbeddedStore {
 
     async fn merge(&self, command: Merge) -> Result<Done<Merged>> {
         self.write(command.now, move |tx| {
-            let once = command.once.clone();
-            once::run(tx, once, command.now, |tx| merge(tx, &command))
+            let identity = command.identity.clone();
+            idempotency::run(tx, identity, command.now, |tx| merge(tx, &command))
         })
         .await
     }
 
     async fn carts(&self, owner: &Owner, now: Timestamp, request: PageRequest) -> Result<Page<Cart>> {
-        let view = self.view();
+        let snapshot = self.snapshot();
         let list = List::of(keys::closed_carts(owner), |tail| tail.len() == keys::TIME_ID_LEN);
-        let mut found = page(&view, Table::ClosedCarts, &list, &request, &mut |_, value| {
+        let mut found = page(&snapshot, Table::ClosedCarts, &list, &request, &mut |_, value| {
             Ok(Some(mw_codec::carts::decode(value)?).filter(|cart| !cart.is_expired(now)))
         })?;
-        if let Some(active) = read_active(&view, owner, now)? {
+        if let Some(active) = read_active(&snapshot, owner, now)? {
             insert_active(&mut found, active, &request);
         }
         Ok(found)
@@ -71,7 +76,7 @@ impl Carts for EmbeddedStore {
     ) -> Result<Page<CartChange>> {
         let list = List::of(keys::cart_changes(owner), keys::is_change_position);
         let oldest = now.minus_seconds(CART_HISTORY_DAYS * 86_400);
-        page(&self.view(), Table::CartChanges, &list, &request, &mut |_, value| {
+        page(&self.snapshot(), Table::CartChanges, &list, &request, &mut |_, value| {
             Ok(Some(mw_codec::carts::decode_change(value)?).filter(|change| change.at > oldest))
         })
     }
@@ -82,52 +87,49 @@ impl Carts for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Cart>> {
-        let view = self.view();
-        // Abandoned carts come first, then the active ones up to the hour in question.
+        let snapshot = self.snapshot();
+        // Abandoned carts come first, then the active ones up to the hour of `idle_since`.
         let to = keys::activity_after_hour(Activity::Active, idle_since.hour());
         let list = List {
             prefix: Vec::new(),
-            span: Span { from: Vec::new(), to: Some(to) },
+            range: KeyRange { from: Vec::new(), to: Some(to) },
             reverse: false,
             is_position: |tail| keys::read_activity(tail).is_ok(),
         };
-        page(&view, Table::CartActivity, &list, &request, &mut |key, _| {
-            let cart = read_indexed(&view, key, now)?;
-            Ok(cart.filter(|cart| match cart.status {
-                CartStatus::Active => cart.updated_at <= idle_since,
-                CartStatus::Abandoned => cart.merged_into.is_none(),
-                CartStatus::Ordered => false,
-            }))
+        page(&snapshot, Table::CartActivity, &list, &request, &mut |key, _| {
+            let cart = read_indexed(&snapshot, key, now)?;
+            Ok(cart.filter(|cart| cart.is_idle(idle_since)))
         })
     }
 }
 
-pub(crate) fn read_active(look: &dyn Look, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
-    let Some(row) = look.get(Table::Carts, &keys::active_cart(owner))? else {
+/// The active cart of an owner, unless it has expired.
+pub(crate) fn read_active(reader: &dyn Reader, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
+    let Some(row) = reader.get(Table::Carts, &keys::active_cart(owner))? else {
         return Ok(None);
     };
     let cart = mw_codec::carts::decode(&row)?;
     Ok(Some(cart).filter(|cart| !cart.is_expired(now)))
 }
 
-/// The cart that a row of the activity index stands for; `None` where it has expired or moved on.
-fn read_indexed(look: &dyn Look, key: &[u8], now: Timestamp) -> Result<Option<Cart>> {
+/// The cart of a row of the activity index; `None` if it has expired or is no longer in that state.
+fn read_indexed(reader: &dyn Reader, key: &[u8], now: Timestamp) -> Result<Option<Cart>> {
     let (half, _, owner, cart_id) = keys::read_activity(key)?;
     let cart = match half {
-        Activity::Active => read_active(look, &owner, now)?,
+        Activity::Active => read_active(reader, &owner, now)?,
         Activity::Abandoned => {
             let mut found = None;
-            look.scan(
+            reader.scan(
                 Table::ClosedCarts,
-                &Span::prefix(keys::closed_carts(&owner)),
+                &KeyRange::prefix(keys::closed_carts(&owner)),
                 false,
                 &mut |_, value| {
                     let cart = mw_codec::carts::decode(value)?;
                     Ok(if cart.cart_id == cart_id {
                         found = Some(cart);
-                        std::ops::ControlFlow::Break(())
+                        ControlFlow::Break(())
                     } else {
-                        std::ops::ControlFlow::Continue(())
+                        ControlFlow::Continue(())
                     })
                 },
             )?;
@@ -137,7 +139,7 @@ fn read_indexed(look: &dyn Look, key: &[u8], now: Timestamp) -> Result<Option<Ca
     Ok(cart.filter(|cart| cart.cart_id == cart_id))
 }
 
-/// Puts the active cart where it belongs among the closed ones of a page.
+/// Inserts the active cart in order among the closed carts of a page.
 fn insert_active(found: &mut Page<Cart>, active: Cart, request: &PageRequest) {
     let rank = keys::cart_rank(&active);
     if request.after.as_ref().is_some_and(|Position(after)| rank <= *after) {
@@ -149,46 +151,47 @@ fn insert_active(found: &mut Page<Cart>, active: Cart, request: &PageRequest) {
         return;
     }
     found.items.insert(at, active);
+    // The last closed cart moves to the next page.
     if found.items.len() > request.limit {
         found.items.truncate(request.limit);
         found.next = found.items.last().map(|cart| Position(keys::cart_rank(cart)));
     }
 }
 
-/// The cart, provided that it has the version the caller expects.
+/// Checks that the cart has the version that the caller expects.
 pub(crate) fn expected(cart: Option<Cart>, version: Option<u64>) -> Result<Option<Cart>> {
-    match version {
-        Some(version) if cart.as_ref().map_or(0, |cart| cart.version) != version => {
-            Err(Refusal::CartVersion { current: cart }.into())
-        }
-        _ => Ok(cart),
-    }
+    check_version(cart.as_ref(), version)?;
+    Ok(cart)
 }
 
+/// Sets a line, in a new cart if the owner has no active one. Cart, index row and history are one batch.
 fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
     let SetLine { owner, product_id, quantity, new_cart_id, expected_version, lifetime, now } = command;
     let before = expected(read_active(tx, &owner, now)?, expected_version)?;
-    let place = before.as_ref().map(active_place);
+    let old_index_key = before.as_ref().map(active_index_key);
     let mut cart = before.unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
     cart.set_line(product_id.clone(), quantity, now, &lifetime)?;
-    save_active(tx, place, &cart);
+    save_active(tx, old_index_key, &cart);
     save_change(tx, &cart.owner, &cart.line_history(&product_id));
     Ok(cart)
 }
 
+/// Removes a line. An absent line changes nothing and writes nothing.
 fn remove_line(tx: &mut Tx, command: &RemoveLine) -> Result<Option<Cart>> {
     let RemoveLine { owner, product_id, expected_version, lifetime, now } = command;
     let Some(mut cart) = expected(read_active(tx, owner, *now)?, *expected_version)? else {
         return Ok(None);
     };
-    let place = active_place(&cart);
+    let old_index_key = active_index_key(&cart);
     if cart.remove_line(product_id, *now, lifetime) {
-        save_active(tx, Some(place), &cart);
+        save_active(tx, Some(old_index_key), &cart);
         save_change(tx, owner, &cart.line_history(product_id));
     }
     Ok(Some(cart))
 }
 
+/// Merges the guest's cart into the user's. Both carts change in one batch: a crash before the commit leaves the guest's cart open,
+/// and the repeated request merges it; no crash leaves a line in both carts or in none.
 pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     let user = Owner::User(command.user_id.clone());
     let before = expected(read_active(tx, &user, command.now)?, command.expected_version)?;
@@ -196,13 +199,14 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     let Some(mut guest) = guest.filter(|guest| !guest.lines.is_empty()) else {
         return Ok(Merged { cart: before, changes: Vec::new() });
     };
-    let guest_place = active_place(&guest);
-    let place = before.as_ref().map(active_place);
+    let guest_index_key = active_index_key(&guest);
+    let old_index_key = before.as_ref().map(active_index_key);
     let mut cart = before.unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
-    let changes = cart.take_in(&mut guest, command.mode, command.now, &command.lifetime);
-    close(tx, guest_place, &guest);
+    let changes = cart.merge_from(&mut guest, command.mode, command.now, &command.lifetime);
+    // Closed even if it adds nothing to the user's cart, so that a repeat finds no guest cart.
+    close(tx, guest_index_key, &guest);
     if !changes.is_empty() {
-        save_active(tx, place, &cart);
+        save_active(tx, old_index_key, &cart);
         for change in cart.merge_history(&changes) {
             save_change(tx, &cart.owner, &change);
         }
@@ -210,30 +214,31 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     Ok(Merged { cart: Some(cart), changes })
 }
 
-/// Where an active cart stands in the activity index.
-pub(crate) fn active_place(cart: &Cart) -> Key {
+/// The key of an active cart in the activity index.
+pub(crate) fn active_index_key(cart: &Cart) -> Key {
     keys::activity(Activity::Active, cart)
 }
 
-/// Writes the active cart; its place in the activity index moves only when the hour does.
-pub(crate) fn save_active(tx: &mut Tx, old_place: Option<Key>, cart: &Cart) {
-    let place = active_place(cart);
-    if old_place.as_ref() != Some(&place) {
-        if let Some(old_place) = old_place {
-            tx.remove(Table::CartActivity, old_place);
+/// Writes the active cart. Its index row changes only with the hour of its last change.
+pub(crate) fn save_active(tx: &mut Tx, old_index_key: Option<Key>, cart: &Cart) {
+    let index_key = active_index_key(cart);
+    if old_index_key.as_ref() != Some(&index_key) {
+        if let Some(old_index_key) = old_index_key {
+            tx.remove(Table::CartActivity, old_index_key);
         }
-        tx.put(Table::CartActivity, place, Vec::new());
+        tx.put(Table::CartActivity, index_key, Vec::new());
     }
     tx.put(Table::Carts, keys::active_cart(&cart.owner), mw_codec::carts::encode(cart));
 }
 
-/// Moves a cart that is no longer active to the closed ones; `old_place` is where it stood while it was.
-pub(crate) fn close(tx: &mut Tx, old_place: Key, cart: &Cart) {
+/// Moves a cart that is no longer active to the closed carts; `old_index_key` is its key while it was active.
+pub(crate) fn close(tx: &mut Tx, old_index_key: Key, cart: &Cart) {
     tx.remove(Table::Carts, keys::active_cart(&cart.owner));
-    tx.remove(Table::CartActivity, old_place);
+    tx.remove(Table::CartActivity, old_index_key);
     save_closed(tx, cart);
 }
 
+/// Writes a closed cart. Only an abandoned cart that was not merged counts as idle and has an index row.
 pub(crate) fn save_closed(tx: &mut Tx, cart: &Cart) {
     if cart.status == CartStatus::Abandoned && cart.merged_into.is_none() {
         tx.put(Table::CartActivity, keys::activity(Activity::Abandoned, cart), Vec::new());
@@ -241,6 +246,7 @@ pub(crate) fn save_closed(tx: &mut Tx, cart: &Cart) {
     tx.put(Table::ClosedCarts, keys::closed_cart(cart), mw_codec::carts::encode(cart));
 }
 
+/// Appends a line change to the owner's history, with the expiry after which compaction drops it.
 pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
     let expires_at = change.at.plus_seconds(CART_HISTORY_DAYS * 86_400);
     tx.put(
@@ -250,36 +256,38 @@ pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
     );
 }
 
-/// Removes what the activity index still says of carts that have expired, looking at rows from `from` on. Answers how
-/// many were removed and where to go on; `None` at the end.
-pub(crate) fn clean(
+/// Removes rows of expired carts from the activity index, starting at `from`. Returns how many were removed and the key at which
+/// to continue; `None` at the end of the index. A crash loses that key; the next purge starts from the beginning.
+pub(crate) fn purge_activity_index(
     tx: &mut Tx,
     from: Vec<u8>,
     now: Timestamp,
     limit: usize,
 ) -> Result<(usize, Option<Vec<u8>>)> {
-    /// Rows looked at for each that may be removed.
-    const LOOKS_PER_REMOVAL: usize = 4;
+    /// Rows read for each row that may be removed.
+    const ROWS_PER_REMOVAL: usize = 4;
     let mut rows: Vec<Vec<u8>> = Vec::new();
-    tx.scan(Table::CartActivity, &Span { from, to: None }, false, &mut |key, _| {
+    tx.scan(Table::CartActivity, &KeyRange { from, to: None }, false, &mut |key, _| {
         rows.push(key.to_vec());
-        Ok(if rows.len() >= limit * LOOKS_PER_REMOVAL {
-            std::ops::ControlFlow::Break(())
+        Ok(if rows.len() >= limit * ROWS_PER_REMOVAL {
+            ControlFlow::Break(())
         } else {
-            std::ops::ControlFlow::Continue(())
+            ControlFlow::Continue(())
         })
     })?;
-    let next = if rows.len() >= limit * LOOKS_PER_REMOVAL {
+    let next = if rows.len() >= limit * ROWS_PER_REMOVAL {
         rows.last().cloned().map(keys::just_after)
     } else {
         None
     };
     let mut removed = 0;
     for key in rows {
+        // The rest of the rows is read again by the next call.
         if removed == limit {
             return Ok((removed, Some(key)));
         }
         if read_indexed(tx, &key, now)?.is_none() {
+            // The cart's own row goes too, unless the owner has a newer cart by now.
             let (half, _, owner, cart_id) = keys::read_activity(&key)?;
             let expired = tx.get(Table::Carts, &keys::active_cart(&owner))?;
             let expired = expired.map(|row| mw_codec::carts::decode(&row)).transpose()?;

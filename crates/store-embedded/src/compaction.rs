@@ -1,8 +1,11 @@
-//! What happens while the engine compacts: expired rows are dropped, and the work is spread over time.
+//! Compaction: the filter that drops expired rows, and the throttle that spreads the work over time.
 //!
-//! A compaction is seconds of a processor in one piece, and the engine runs several at once. Left alone they push requests
-//! aside; so each works for a moment and rests for a longer one. Where tables pile up that wait for it, all together take one
-//! processor, and when the store closes they do not rest at all.
+//! A compaction takes a processor for seconds, and fjall runs several at once, which delays requests. The throttle makes each
+//! compaction thread work for a short slice and pause for a longer one. With a backlog in level 0 the compactions together may
+//! use one processor; while the store closes they do not pause.
+//!
+//! A row is dropped only a grace period after its expiry, and readers check the expiry themselves: whether a compaction ran,
+//! or a crash interrupted it, is never visible.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -15,32 +18,32 @@ use mw_codec::VERSION;
 
 use crate::tables::Table;
 
-/// A row is dropped only this long after its expiry, so that a clock set forward by mistake costs nothing.
+/// How long an expired row stays, so that a clock set forward by mistake for a moment deletes nothing.
 const GRACE_MS: i64 = 3_600_000;
-/// How long a compaction works before it rests.
-const WORK: Duration = Duration::from_millis(1);
-/// All compactions together rest this many times as long as they work.
-const REST: u32 = 3;
-/// A pause is no longer than this, whatever the machine did to the work before it.
+/// How long a compaction works before it pauses.
+const WORK_SLICE: Duration = Duration::from_millis(1);
+/// All compactions together pause this many times as long as they work.
+const PAUSE_FACTOR: u32 = 3;
+/// The longest pause, however long the machine delayed the work before it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Rows between two looks at the clock.
-const ROWS_A_LOOK: u32 = 16;
+/// Rows between two readings of the clock.
+const ROWS_PER_CLOCK_READ: u32 = 16;
 
-/// How fast compactions may go, shared by all of them.
+/// The compaction throttle, shared by all compactions of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct CompactionThrottle {
     running: AtomicU32,
-    is_hurried: AtomicBool,
+    is_backlogged: AtomicBool,
     is_closing: AtomicBool,
 }
 
-impl Pace {
-    /// Whether compactions rest only so much that they leave each other room, from now on.
-    pub(crate) fn hurry(&self, is_hurried: bool) {
-        self.is_hurried.store(is_hurried, Ordering::Relaxed);
+impl CompactionThrottle {
+    /// With a backlog, compactions pause only for one another.
+    pub(crate) fn set_backlogged(&self, is_backlogged: bool) {
+        self.is_backlogged.store(is_backlogged, Ordering::Relaxed);
     }
 
-    /// Nobody rests any more: somebody waits for the end of them.
+    /// Ends all pauses: the store is closing and waits for running compactions.
     pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
     }
@@ -49,85 +52,91 @@ impl Pace {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// How long to rest after this much work.
-    fn pause(&self, worked: Duration) -> Duration {
-        if worked < WORK || self.is_closing() {
+    /// How long a compaction pauses after this much work.
+    fn pause_after(&self, worked: Duration) -> Duration {
+        if worked < WORK_SLICE || self.is_closing() {
             return Duration::ZERO;
         }
         let running = self.running.load(Ordering::Relaxed).max(1);
-        let times = if self.is_hurried.load(Ordering::Relaxed) { running - 1 } else { REST * running };
-        (worked * times).min(PAUSE_MAX)
+        let is_backlogged = self.is_backlogged.load(Ordering::Relaxed);
+        let factor = if is_backlogged { running - 1 } else { PAUSE_FACTOR * running };
+        (worked * factor).min(PAUSE_MAX)
     }
 }
 
-/// Makes the filters through which the engine leads all rows that it compacts.
-struct Filters {
-    /// The time that the last write told the engine; `None` for tables whose rows stay.
+/// Makes the filter of each compaction of one table.
+struct FilterFactory {
+    /// The time of the latest command; `None` for tables whose rows do not expire.
     now_ms: Option<Arc<AtomicI64>>,
-    pace: Arc<Pace>,
+    throttle: Arc<CompactionThrottle>,
 }
 
-/// The filters of a table.
-pub(crate) fn filters(name: &str, now_ms: &Arc<AtomicI64>, pace: &Arc<Pace>) -> Arc<dyn Factory> {
-    let now_ms = Table::expires(name).then(|| Arc::clone(now_ms));
-    Arc::new(Filters { now_ms, pace: Arc::clone(pace) })
+/// The compaction filters of the table with this name on disk.
+pub(crate) fn filters(
+    table_name: &str,
+    now_ms: &Arc<AtomicI64>,
+    throttle: &Arc<CompactionThrottle>,
+) -> Arc<dyn Factory> {
+    let now_ms = Table::expires(table_name).then(|| Arc::clone(now_ms));
+    Arc::new(FilterFactory { now_ms, throttle: Arc::clone(throttle) })
 }
 
-impl Factory for Filters {
+impl Factory for FilterFactory {
     fn name(&self) -> &'static str {
-        "expiry and pace"
+        "expiry and throttle"
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
         let cutoff = |now_ms: &Arc<AtomicI64>| now_ms.load(Ordering::Relaxed).saturating_sub(GRACE_MS);
-        Box::new(Filter::new(self.now_ms.as_ref().map(cutoff), &self.pace))
+        Box::new(ThrottledFilter::new(self.now_ms.as_ref().map(cutoff), &self.throttle))
     }
 }
 
-/// One compaction.
-struct Filter {
+/// The filter of one running compaction.
+struct ThrottledFilter {
     cutoff_ms: Option<i64>,
-    pace: Arc<Pace>,
+    throttle: Arc<CompactionThrottle>,
+    /// Rows since the clock was read.
     rows: u32,
-    works_since: Instant,
+    slice_started_at: Instant,
 }
 
-impl Filter {
-    fn new(cutoff_ms: Option<i64>, pace: &Arc<Pace>) -> Self {
-        pace.running.fetch_add(1, Ordering::Relaxed);
-        Self { cutoff_ms, pace: Arc::clone(pace), rows: 0, works_since: Instant::now() }
+impl ThrottledFilter {
+    fn new(cutoff_ms: Option<i64>, throttle: &Arc<CompactionThrottle>) -> Self {
+        throttle.running.fetch_add(1, Ordering::Relaxed);
+        Self { cutoff_ms, throttle: Arc::clone(throttle), rows: 0, slice_started_at: Instant::now() }
     }
 
-    fn rest(&mut self) {
+    fn pause_if_due(&mut self) {
         self.rows += 1;
-        if self.rows < ROWS_A_LOOK {
+        if self.rows < ROWS_PER_CLOCK_READ {
             return;
         }
         self.rows = 0;
-        let pause = self.pace.pause(self.works_since.elapsed());
+        let pause = self.throttle.pause_after(self.slice_started_at.elapsed());
         if !pause.is_zero() {
             std::thread::sleep(pause);
-            self.works_since = Instant::now();
+            self.slice_started_at = Instant::now();
         }
     }
 }
 
-impl CompactionFilter for Filter {
+impl CompactionFilter for ThrottledFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        self.rest();
+        self.pause_if_due();
         let Some(cutoff_ms) = self.cutoff_ms else { return Ok(Verdict::Keep) };
         let value = item.value()?;
         Ok(if is_expired(&value, cutoff_ms) { Verdict::Remove } else { Verdict::Keep })
     }
 }
 
-impl Drop for Filter {
+impl Drop for ThrottledFilter {
     fn drop(&mut self) {
-        self.pace.running.fetch_sub(1, Ordering::Relaxed);
+        self.throttle.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A value that cannot be understood is kept: whoever reads it will tell.
+/// A value that cannot be decoded stays: its reader reports the damage.
 fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
     match value.split_first() {
         Some((&VERSION, rest)) => {
@@ -144,26 +153,32 @@ mod tests {
     use fjall::Database;
 
     #[test]
-    fn all_compactions_together_rest_most_of_the_time() {
-        let pace = Arc::new(Pace::default());
-        let _one = Filter::new(None, &pace);
-        assert_eq!(pace.pause(WORK), WORK * REST);
-        let another = Filter::new(None, &pace);
-        assert_eq!(pace.pause(2 * WORK), 2 * WORK * REST * 2);
-        drop(another);
-        assert_eq!(pace.pause(WORK), WORK * REST);
-        assert_eq!(pace.pause(WORK / 2), Duration::ZERO, "it has hardly begun");
-        assert_eq!(pace.pause(Duration::from_secs(9)), PAUSE_MAX);
-        pace.hurry(true);
-        assert_eq!(pace.pause(WORK), Duration::ZERO, "it is alone");
-        let _another = Filter::new(None, &pace);
-        assert_eq!(pace.pause(WORK), WORK, "they take turns");
-        pace.close();
-        assert_eq!(pace.pause(WORK), Duration::ZERO);
+    fn compactions_together_pause_most_of_the_time() {
+        let throttle = Arc::new(CompactionThrottle::default());
+        let _first = ThrottledFilter::new(None, &throttle);
+        assert_eq!(throttle.pause_after(WORK_SLICE), WORK_SLICE * PAUSE_FACTOR);
+        let second = ThrottledFilter::new(None, &throttle);
+        assert_eq!(throttle.pause_after(2 * WORK_SLICE), 2 * WORK_SLICE * PAUSE_FACTOR * 2);
+        drop(second);
+        assert_eq!(throttle.pause_after(WORK_SLICE), WORK_SLICE * PAUSE_FACTOR);
+        assert_eq!(throttle.pause_after(WORK_SLICE / 2), Duration::ZERO, "its slice is not over");
+        assert_eq!(throttle.pause_after(Duration::from_secs(9)), PAUSE_MAX);
     }
 
     #[test]
-    fn only_what_is_long_expired_is_dropped() {
+    fn compactions_with_a_backlog_pause_only_for_one_another() {
+        let throttle = Arc::new(CompactionThrottle::default());
+        throttle.set_backlogged(true);
+        let _first = ThrottledFilter::new(None, &throttle);
+        assert_eq!(throttle.pause_after(WORK_SLICE), Duration::ZERO, "no other runs");
+        let _second = ThrottledFilter::new(None, &throttle);
+        assert_eq!(throttle.pause_after(WORK_SLICE), WORK_SLICE, "one of two runs");
+        throttle.close();
+        assert_eq!(throttle.pause_after(WORK_SLICE), Duration::ZERO, "the store closes");
+    }
+
+    #[test]
+    fn only_rows_with_an_expiry_up_to_the_cutoff_are_expired() {
         let value = |expiry: i64| [&[VERSION], expiry.to_be_bytes().as_slice(), b"rest"].concat();
         assert!(is_expired(&value(99), 100));
         assert!(is_expired(&value(100), 100));
@@ -176,9 +191,9 @@ mod tests {
     fn compaction_drops_expired_rows_of_expiring_tables_only() {
         let folder = tempfile::tempdir().unwrap();
         let now_ms = Arc::new(AtomicI64::new(10 * GRACE_MS));
-        let pace = Arc::new(Pace::default());
+        let throttle = Arc::new(CompactionThrottle::default());
         let db = Database::builder(folder.path())
-            .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &pace))))
+            .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &throttle))))
             .open()
             .unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
@@ -190,7 +205,7 @@ mod tests {
             keyspace.rotate_memtable_and_wait().unwrap();
             keyspace.major_compact().unwrap();
         }
-        let left = |table| tables.get(table).len().unwrap();
-        assert_eq!((left(Table::Sessions), left(Table::Products)), (1, 2));
+        let rows = |table| tables.get(table).len().unwrap();
+        assert_eq!((rows(Table::Sessions), rows(Table::Products)), (1, 2));
     }
 }

@@ -1,7 +1,7 @@
-//! Ordered keys: a partition prefix, then the clustering columns, so that every list is one forward scan.
+//! Keys of all tables: a partition prefix, then the clustering columns, so that every list is one forward scan.
 //!
-//! Text ends with a zero byte where something follows it; no id or category contains one. Numbers are big-endian with
-//! the sign bit flipped, so that bytes sort as numbers do; what is listed newest first is stored inverted.
+//! Invariants: keys sort as their columns do. Text before another column ends with a zero byte, which no id or category contains.
+//! Numbers are big-endian with the sign bit flipped; columns in descending order are inverted.
 
 use mw_codec::Damaged;
 use mw_domain::stock::Cause;
@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 pub(crate) type Key = Vec<u8>;
 
-/// Bytes of a time and a UUID, the tail of most list keys.
+/// Bytes of a time and a UUID, the last columns of most list keys.
 pub(crate) const TIME_ID_LEN: usize = 24;
 
-/// Builds a key piece by piece.
+/// Builds a key column by column.
 struct Builder(Key);
 
 impl Builder {
@@ -29,14 +29,14 @@ impl Builder {
         self
     }
 
-    /// Text that something follows.
+    /// Text before another column.
     fn text(mut self, text: &str) -> Self {
         self.0.extend_from_slice(text.as_bytes());
         self.0.push(0);
         self
     }
 
-    /// Text that ends the key.
+    /// Text as the last column.
     fn last_text(mut self, text: &str) -> Key {
         self.0.extend_from_slice(text.as_bytes());
         self.0
@@ -67,7 +67,7 @@ impl Builder {
     }
 }
 
-/// Maps the order of signed numbers onto that of unsigned ones.
+/// Maps signed to unsigned numbers in the same order.
 const fn flip(number: i64) -> u64 {
     number.cast_unsigned() ^ (1 << 63)
 }
@@ -83,6 +83,14 @@ const fn owner_kind(owner: &Owner) -> u8 {
     }
 }
 
+fn read_owner(kind: u8, id: &[u8]) -> Option<Owner> {
+    let id = std::str::from_utf8(id).ok()?;
+    Some(match kind {
+        b'u' => Owner::User(UserId::parse(id).ok()?),
+        _ => Owner::Session(SessionId::parse(id).ok()?),
+    })
+}
+
 pub(crate) fn active_cart(owner: &Owner) -> Key {
     Builder::new(1 + owner.id().len()).byte(owner_kind(owner)).last_text(owner.id())
 }
@@ -95,7 +103,7 @@ pub(crate) fn closed_carts(owner: &Owner) -> Key {
     of_owner(owner, 0).done()
 }
 
-/// The part of a closed cart's key that orders an owner's carts: newest first.
+/// The clustering columns of a closed cart: newest first.
 pub(crate) fn cart_rank(cart: &Cart) -> Key {
     Builder::new(TIME_ID_LEN)
         .descending(cart.created_at.as_millis())
@@ -122,7 +130,15 @@ pub(crate) fn cart_change(owner: &Owner, change: &CartChange) -> Key {
         .done()
 }
 
-/// Whether bytes can be the end of a key of line changes: time, version, product and cart.
+/// The owner of a line change.
+pub(crate) fn read_change_owner(key: &[u8]) -> Result<Owner, Damaged> {
+    let damaged = || Damaged("cart change key");
+    let (kind, rest) = key.split_first().ok_or_else(damaged)?;
+    let end = rest.iter().position(|byte| *byte == 0).ok_or_else(damaged)?;
+    rest.get(..end).and_then(|id| read_owner(*kind, id)).ok_or_else(damaged)
+}
+
+/// Whether bytes can be the clustering columns of a line change: time, version, product and cart.
 pub(crate) fn is_change_position(tail: &[u8]) -> bool {
     let product = tail
         .get(16..)
@@ -131,12 +147,12 @@ pub(crate) fn is_change_position(tail: &[u8]) -> bool {
     product.is_some_and(|id| is_id(id, ProductId::parse))
 }
 
-/// Whether bytes can be the end of a key of a user's sessions: time and session.
+/// Whether bytes can be the clustering columns of a user's session: time and session.
 pub(crate) fn is_session_position(tail: &[u8]) -> bool {
     tail.get(8..).is_some_and(|id| is_id(id, SessionId::parse))
 }
 
-/// Whether bytes can be the end of a key of a category: price and product.
+/// Whether bytes can be the clustering columns of a category: price and product.
 pub(crate) fn is_category_position(tail: &[u8]) -> bool {
     tail.get(8..).is_some_and(|id| is_id(id, ProductId::parse))
 }
@@ -152,7 +168,7 @@ pub(crate) enum Activity {
     Active = 1,
 }
 
-/// The hour of a cart's last change, so that idle carts are found without looking at the busy ones.
+/// A cart by the hour of its last change, so that idle carts are found without reading the busy ones.
 pub(crate) fn activity(half: Activity, cart: &Cart) -> Key {
     Builder::new(28 + cart.owner.id().len())
         .byte(half as u8)
@@ -168,7 +184,7 @@ pub(crate) fn activity_after_hour(half: Activity, hour: i64) -> Key {
     Builder::new(9).byte(half as u8).ascending(hour.saturating_add(1)).done()
 }
 
-/// What an activity key says: half, hour, owner, cart.
+/// The columns of an activity key: half, hour, owner, cart.
 pub(crate) fn read_activity(key: &[u8]) -> Result<(Activity, i64, Owner, CartId), Damaged> {
     let damaged = || Damaged("cart activity key");
     let (half, rest) = key.split_first().ok_or_else(damaged)?;
@@ -176,11 +192,7 @@ pub(crate) fn read_activity(key: &[u8]) -> Result<(Activity, i64, Owner, CartId)
     let (hour, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
     let (kind, rest) = rest.split_first().ok_or_else(damaged)?;
     let (rest, cart_id) = rest.split_last_chunk::<16>().ok_or_else(damaged)?;
-    let id = rest.strip_suffix(&[0]).and_then(|id| std::str::from_utf8(id).ok()).ok_or_else(damaged)?;
-    let owner = match kind {
-        b'u' => Owner::User(UserId::parse(id).map_err(|_| damaged())?),
-        _ => Owner::Session(SessionId::parse(id).map_err(|_| damaged())?),
-    };
+    let owner = rest.strip_suffix(&[0]).and_then(|id| read_owner(*kind, id)).ok_or_else(damaged)?;
     Ok((half, unflip(u64::from_be_bytes(*hour)), owner, CartId::from_bytes(*cart_id)))
 }
 
@@ -204,7 +216,7 @@ pub(crate) fn category(category: &Category) -> Key {
     Builder::new(64).text(category.as_str()).done()
 }
 
-/// Where the products of a category that cost `price` or more begin.
+/// The first key of the products in a category that cost `price` or more.
 pub(crate) fn category_from(category: &Category, price: Money) -> Key {
     Builder::new(64).text(category.as_str()).ascending(price.as_minor()).done()
 }
@@ -213,7 +225,7 @@ pub(crate) fn in_category(category: &Category, price: Money, product_id: &Produc
     Builder::new(96).text(category.as_str()).ascending(price.as_minor()).last_text(product_id.as_str())
 }
 
-/// The category a row of the category index belongs to.
+/// The category of a row of the category index.
 pub(crate) fn read_category(key: &[u8]) -> Result<Category, Damaged> {
     let damaged = || Damaged("category key");
     let end = key.iter().position(|byte| *byte == 0).ok_or_else(damaged)?;
@@ -229,7 +241,7 @@ pub(crate) fn stock(product_id: &ProductId, geo_zone: &GeoZone) -> Key {
     Builder::new(64).text(product_id.as_str()).last_text(geo_zone.as_str())
 }
 
-/// The key of a stock row once more, in a buffer that has held others.
+/// Writes the key of a stock row into a buffer that is used again for many keys.
 pub(crate) fn write_stock(key: &mut Key, product_id: &[u8], geo_zone: &GeoZone) {
     key.clear();
     key.extend_from_slice(product_id);
@@ -269,18 +281,19 @@ pub(crate) fn reservation(id: ReservationId) -> Key {
     id.as_bytes().to_vec()
 }
 
-/// A thing that is due at a moment: a hold that ends, a payment that is awaited.
-pub(crate) fn due(at: Timestamp, id: &[u8; 16]) -> Key {
+/// The timer of a hold or of an unpaid order.
+pub(crate) fn timer(at: Timestamp, id: &[u8; 16]) -> Key {
     Builder::new(TIME_ID_LEN).ascending(at.as_millis()).uuid(id).done()
 }
 
-/// The first key of what is due at `at` or later.
-pub(crate) fn due_from(at: Timestamp) -> Key {
+/// The first key of the timers that fire at `at` or later.
+pub(crate) fn timer_from(at: Timestamp) -> Key {
     Builder::new(8).ascending(at.as_millis()).done()
 }
 
-pub(crate) fn read_due(key: &[u8]) -> Result<(Timestamp, [u8; 16]), Damaged> {
-    let damaged = || Damaged("due key");
+/// Moment and id of a timer.
+pub(crate) fn read_timer(key: &[u8]) -> Result<(Timestamp, [u8; 16]), Damaged> {
+    let damaged = || Damaged("timer key");
     let (at, id) = key.split_first_chunk::<8>().ok_or_else(damaged)?;
     let id = id.try_into().map_err(|_| damaged())?;
     Ok((Timestamp::from_millis(unflip(u64::from_be_bytes(*at))), id))
@@ -290,10 +303,10 @@ pub(crate) fn order(order_id: OrderId) -> Key {
     order_id.as_bytes().to_vec()
 }
 
-/// One of the lists of orders: of a customer, of a zone, of all.
+/// One of the lists of orders: of a user, of a zone, or all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OrderList<'a> {
-    Customer(&'a UserId),
+    User(&'a UserId),
     Zone(&'a GeoZone),
     All,
 }
@@ -301,7 +314,7 @@ pub(crate) enum OrderList<'a> {
 impl OrderList<'_> {
     pub(crate) fn prefix(&self) -> Key {
         match self {
-            Self::Customer(id) => Builder::new(64).text(id.as_str()).done(),
+            Self::User(id) => Builder::new(64).text(id.as_str()).done(),
             Self::Zone(zone) => Builder::new(64).text(zone.as_str()).done(),
             Self::All => Vec::new(),
         }
@@ -311,19 +324,19 @@ impl OrderList<'_> {
         Builder(self.prefix()).descending(created_at.as_millis()).descending_uuid(order_id.as_bytes()).done()
     }
 
-    /// Before every order created before `end`, after every order created at `end` or later.
+    /// Sorts before every order created before `end`, and after every order created at `end` or later.
     pub(crate) fn before(&self, end: Timestamp) -> Key {
         Builder(self.prefix()).descending(end.as_millis().saturating_sub(1)).done()
     }
 
-    /// After every order created at `start` or later.
+    /// Sorts after every order created at `start` or later.
     pub(crate) fn until(&self, start: Timestamp) -> Option<Key> {
         let below = start.as_millis().checked_sub(1)?;
         Some(Builder(self.prefix()).descending(below).done())
     }
 }
 
-/// Creation time and id at the end of a key of an order list.
+/// The clustering columns of an order list: creation time and id.
 pub(crate) fn read_order(key: &[u8]) -> Result<(Timestamp, OrderId), Damaged> {
     let damaged = || Damaged("order list key");
     let (_, tail) = key.split_last_chunk::<TIME_ID_LEN>().ok_or_else(damaged)?;
@@ -352,7 +365,7 @@ pub(crate) fn read_sales(key: &[u8]) -> Result<(Date, GeoZone), Damaged> {
     Ok((Date::from_days(days), GeoZone::parse(zone).map_err(|_| damaged())?))
 }
 
-/// The first key after all that begin with `prefix`; `None` where there is no end.
+/// The first key after all keys with `prefix`; `None` where every later key has it.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Key> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix.get(..=last)?.to_vec();
@@ -385,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_cuts_a_list_at_its_bounds() {
+    fn a_period_bounds_a_list_to_its_orders() {
         let at = Timestamp::from_millis;
         let (before, until) = (OrderList::All.before(at(10)), OrderList::All.until(at(5)).unwrap());
         let inside = |ms| (&before..&until).contains(&&order_key(ms, u128::MAX / 3));
@@ -407,7 +420,7 @@ mod tests {
         let day = Date::from_days(-3);
         assert_eq!(read_sales(&sales(day, &zone)).unwrap(), (day, zone));
         let at = Timestamp::from_millis(-7);
-        assert_eq!(read_due(&due(at, &[9; 16])).unwrap(), (at, [9; 16]));
+        assert_eq!(read_timer(&timer(at, &[9; 16])).unwrap(), (at, [9; 16]));
         let owner = Owner::Session(SessionId::parse("s").unwrap());
         let cart =
             Cart::open(CartId::new(Uuid::from_u128(7)), owner.clone(), Timestamp::from_millis(5 * 3_600_000));

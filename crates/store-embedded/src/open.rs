@@ -1,11 +1,14 @@
-//! The data directory: who may use it, which release wrote it, and a clear word where it cannot be opened.
+//! The data directory: its lock, its format version, and the checks before a store is served from it.
 //!
 //! ```text
-//! <path>/LOCK     held by the process that serves the store
-//! <path>/FORMAT   the version of what is stored
-//! <path>/GROUPS   how many groups of writes were committed when it was last closed or opened: fewer later are a loss
-//! <path>/db/      the tables
+//! <path>/LOCK              locked by the process that serves the store
+//! <path>/FORMAT            version of the layout and of all stored values
+//! <path>/COMMIT_SEQUENCE   commit sequence number at the last open or close
+//! <path>/db/               fjall's journals and tables
 //! ```
+//!
+//! Invariants: one process at a time opens a directory; a directory of a newer format, with another currency, with foreign
+//! files, or with fewer commits than at its last open or close is refused.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -14,41 +17,45 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use fjall::Database;
-use mw_domain::{Currency, Timestamp};
+use mw_domain::Currency;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::compaction::{Pace, filters};
-use crate::stock::first_due;
+use crate::compaction::{CompactionThrottle, filters};
+use crate::reader::SnapshotReader;
 use crate::tables::{Table, Tables};
-use crate::tx::{Due, GROUPS_KEY};
-use crate::view::{Look, View};
+use crate::timers::NextTimers;
+use crate::tx::COMMIT_SEQUENCE_KEY;
 
 /// The version of the directory's layout and of all values in it.
 const FORMAT: u32 = 1;
 const FORMAT_NAME: &str = "mobile-world";
-/// The engine begins a new journal after so many bytes.
+const FORMAT_FILE: &str = "FORMAT";
+const LOCK_FILE: &str = "LOCK";
+const COMMIT_SEQUENCE_FILE: &str = "COMMIT_SEQUENCE";
+const DB_FOLDER: &str = "db";
+/// fjall starts a new journal after so many bytes.
 pub(crate) const JOURNAL_BYTES: usize = 64_000_000;
-/// So many full journals make the engine flush all tables at once. Before a second one is full, each table has flushed in its
-/// turn what is in the first. What is left of journals is read again at start, at some 60 MB a second.
+/// fjall flushes all tables at once when so many journals are full. The flush scheduler has flushed the rows of the first one
+/// before the second is full. An open replays the remaining journals at about 60 MB a second.
 const FULL_JOURNALS_MAX: u64 = 2;
-/// Threads that flush and compact. The engine's first one only flushes, and passes a compaction on again and again while all
-/// others are busy. Compactions rest most of their time, so there are as many as all tables together may need.
+/// Threads that flush and compact. fjall's first one only flushes, and re-queues a compaction in a busy loop while all others are
+/// occupied. Throttled compactions pause most of their time, so there is a thread for every table that may need one.
 const WORKERS: usize = Table::ALL.len() + 2;
 
 #[derive(Debug, Clone)]
 pub struct Options {
     pub path: PathBuf,
-    /// Memory for blocks read from disk: of rows, and of where to find them.
+    /// Block cache: blocks of rows and index blocks read from disk.
     pub block_cache_bytes: u64,
-    /// Memory for what is ready: cards and figures of stock to show, and rows that were written last to change again.
-    pub shelf_bytes: u64,
-    /// Memory of one table for writes that are not in a table file yet.
+    /// Read cache (products and stock levels) and the writer's row cache together.
+    pub cache_bytes: u64,
+    /// Memtable of one table.
     pub memtable_bytes: u64,
     /// Writes are refused while less than this is free on the disk.
     pub min_free_bytes: u64,
-    /// Writes that may wait; more are answered "overloaded" at once.
+    /// Length of the command queue; further writes are refused as overloaded.
     pub write_queue: usize,
-    /// The currency of all amounts; a store keeps the one it was made with.
+    /// The currency of all amounts, fixed when the store is created.
     pub currency: Currency,
 }
 
@@ -57,7 +64,7 @@ impl Options {
         Self {
             path: path.into(),
             block_cache_bytes: 96 * 1_024 * 1_024,
-            shelf_bytes: 96 * 1_024 * 1_024,
+            cache_bytes: 96 * 1_024 * 1_024,
             memtable_bytes: 8 * 1_024 * 1_024,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
@@ -68,66 +75,88 @@ impl Options {
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("open data directory {}: it is in use by another process", .0.display())]
+    #[error(
+        "open data directory {}: in use by another process; stop it or set another store.embedded.path",
+        .0.display()
+    )]
     Locked(PathBuf),
-    #[error("open data directory {}: it is not writable: {source}", path.display())]
+    #[error("open data directory {}: not writable: {source}; grant write access to the user of mw", path.display())]
     NotWritable { path: PathBuf, source: std::io::Error },
     #[error("open data directory {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
     #[error(
-        "open data directory {}: it has format {found}, and this release reads up to {FORMAT}: use a newer release",
+        "open data directory {}: format {found} is newer than format {FORMAT} of this release; use a newer release",
         path.display()
     )]
     Newer { path: PathBuf, found: u32 },
-    #[error("open data directory {}: it holds other files and no store; name an empty or a new directory", .0.display())]
+    #[error(
+        "open data directory {}: contains other files and no store; set store.embedded.path to an empty or new directory",
+        .0.display()
+    )]
     Foreign(PathBuf),
     #[error(
-        "open data directory {}: its amounts are in {stored}, and shop.currency is {configured}",
+        "open data directory {}: amounts are stored in {stored}, shop.currency is {configured}; set shop.currency to {stored}",
         path.display()
     )]
     Currency { path: PathBuf, stored: String, configured: Currency },
-    #[error("open data directory {}: it is damaged ({detail}): copy it before you try anything, or restore a backup", path.display())]
+    #[error(
+        "open data directory {}: damaged: {detail}; copy the directory before any repair, or import an export into a new one",
+        path.display()
+    )]
     Damaged { path: PathBuf, detail: String },
 }
 
-/// What an opened directory is.
+impl OpenError {
+    fn damaged(path: &Path, detail: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), detail: detail.into() }
+    }
+}
+
+/// An open data directory.
 pub(crate) struct Opened {
     pub(crate) db: Database,
     pub(crate) tables: Tables,
-    pub(crate) groups: u64,
-    pub(crate) due: Due,
+    pub(crate) commit_sequence: u64,
+    pub(crate) next_timers: NextTimers,
     pub(crate) now_ms: Arc<AtomicI64>,
-    pub(crate) pace: Arc<Pace>,
+    pub(crate) throttle: Arc<CompactionThrottle>,
     pub(crate) lock: File,
 }
 
 pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     let path = options.path.as_path();
     std::fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
+    // A crash here leaves an empty directory, which the next open takes for a new one.
     let is_new = is_new(path)?;
+    // A crash releases the lock; the file LOCK itself stays and means nothing.
     let lock = lock(path)?;
     if is_new {
+        // A crash before the rename leaves LOCK and FORMAT.new, still a new directory for the next open.
         write_format(path).map_err(|source| io_error(path, source))?;
     } else {
         check_format(path)?;
     }
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
-    let pace = Arc::new(Pace::default());
-    let (db, tables) = open_tables(options, &now_ms, &pace).map_err(|error| fjall_error(path, error))?;
-    // Whoever is refused does not wait for compactions that rest.
-    let (groups, due) = look_through(options, &db, &tables).inspect_err(|_| pace.close())?;
-    Ok(Opened { db, tables, groups, due, now_ms, pace, lock })
+    let throttle = Arc::new(CompactionThrottle::default());
+    // A crash here leaves some of the tables created; the next open creates the missing ones and replays the journals.
+    let (db, tables) = open_tables(options, &now_ms, &throttle).map_err(|error| fjall_error(path, error))?;
+    // Dropping a refused database waits for its compactions, which must not pause then.
+    let (commit_sequence, next_timers) =
+        check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
+    Ok(Opened { db, tables, commit_sequence, next_timers, now_ms, throttle, lock })
 }
 
-/// Whether it is the store that it should be, how many groups it has, and what is due next in it.
-fn look_through(options: &Options, db: &Database, tables: &Tables) -> Result<(u64, Due), OpenError> {
+/// Checks the currency and the commit sequence number, and reads what the writer starts with.
+fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<(u64, NextTimers), OpenError> {
     let path = options.path.as_path();
+    // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
-    let groups = committed_groups(tables).map_err(|error| fjall_error(path, error))?;
-    check_groups(path, groups)?;
-    let due = first_dues(&View::new(db, tables))
-        .map_err(|error| OpenError::Damaged { path: path.to_owned(), detail: error.to_string() })?;
-    Ok((groups, due))
+    let commit_sequence = stored_commit_sequence(tables).map_err(|error| fjall_error(path, error))?;
+    // A crash before the number is saved leaves the lower one of the previous open or close, which this check accepts.
+    check_commit_sequence(path, commit_sequence)?;
+    let next_timers = NextTimers::read(&SnapshotReader::new(db, tables))
+        .map_err(|error| OpenError::damaged(path, error.to_string()))?;
+    Ok((commit_sequence, next_timers))
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {
@@ -148,22 +177,21 @@ fn fjall_error(path: &Path, error: fjall::Error) -> OpenError {
         {
             io_error(path, source)
         }
-        other => OpenError::Damaged { path: path.to_owned(), detail: format!("{other:?}") },
+        other => OpenError::damaged(path, format!("{other:?}")),
     }
 }
 
-/// Whether nothing is stored here yet. A directory with other files in it is refused.
+/// Whether the directory holds no store yet. One with other files in it is refused.
 fn is_new(path: &Path) -> Result<bool, OpenError> {
-    if path.join("FORMAT").exists() {
+    if path.join(FORMAT_FILE).exists() {
         return Ok(false);
     }
-    if path.join("db").exists() {
-        let detail = "the file FORMAT is missing".to_owned();
-        return Err(OpenError::Damaged { path: path.to_owned(), detail });
+    if path.join(DB_FOLDER).exists() {
+        return Err(OpenError::damaged(path, "file FORMAT is missing"));
     }
     for entry in std::fs::read_dir(path).map_err(|source| io_error(path, source))? {
         let name = entry.map_err(|source| io_error(path, source))?.file_name();
-        if !["LOCK", "FORMAT.new", "lost+found"].iter().any(|known| name == *known) {
+        if ![LOCK_FILE, "FORMAT.new", "lost+found"].iter().any(|known| name == *known) {
             return Err(OpenError::Foreign(path.to_owned()));
         }
     }
@@ -175,7 +203,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         .create(true)
         .truncate(false)
         .write(true)
-        .open(path.join("LOCK"))
+        .open(path.join(LOCK_FILE))
         .map_err(|source| io_error(path, source))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
@@ -185,10 +213,10 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 fn write_format(path: &Path) -> std::io::Result<()> {
-    replace_file(path, "FORMAT", &format!("{FORMAT_NAME} {FORMAT}\n"))
+    replace_file(path, FORMAT_FILE, &format!("{FORMAT_NAME} {FORMAT}\n"))
 }
 
-/// Writes a small file so that it is there whole or as it was.
+/// Replaces a small file. A crash leaves the old or the new content, and perhaps a `.new` file that the next call overwrites.
 fn replace_file(path: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let new = path.join(format!("{name}.new"));
     let mut file = File::create(&new)?;
@@ -198,58 +226,56 @@ fn replace_file(path: &Path, name: &str, text: &str) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-pub(crate) fn committed_groups(tables: &Tables) -> fjall::Result<u64> {
-    let row = tables.get(Table::Meta).get(GROUPS_KEY)?;
+/// The commit sequence number of the last batch that the journals and tables hold.
+pub(crate) fn stored_commit_sequence(tables: &Tables) -> fjall::Result<u64> {
+    let row = tables.get(Table::Meta).get(COMMIT_SEQUENCE_KEY)?;
     Ok(row.and_then(|row| row.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Notes how many groups the store has, so that losing one of them does not go unseen.
-pub(crate) fn note_groups(path: &Path, groups: u64) -> std::io::Result<()> {
-    replace_file(path, "GROUPS", &format!("{groups}\n"))
+/// Saves the commit sequence number outside of the database, so that the next open notices lost batches.
+pub(crate) fn save_commit_sequence(path: &Path, commit_sequence: u64) -> std::io::Result<()> {
+    replace_file(path, COMMIT_SEQUENCE_FILE, &format!("{commit_sequence}\n"))
 }
 
-/// The engine cuts a journal off where it makes no sense, as a crash leaves it. Where that cost groups that were known to
-/// be on disk, it was no crash.
-fn check_groups(path: &Path, groups: u64) -> Result<(), OpenError> {
-    let noted = match std::fs::read_to_string(path.join("GROUPS")) {
+/// Refuses a store that lost batches. fjall truncates a journal at its first unreadable entry, which is right for the batch
+/// that a crash interrupted. A number below the saved one means that synced batches were truncated too.
+fn check_commit_sequence(path: &Path, stored: u64) -> Result<(), OpenError> {
+    let saved = match std::fs::read_to_string(path.join(COMMIT_SEQUENCE_FILE)) {
         Ok(text) => text.trim().parse().unwrap_or(u64::MAX),
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(io_error(path, error)),
     };
-    if groups < noted {
-        let detail = format!("{noted} groups of writes were on disk and {groups} are left");
-        return Err(OpenError::Damaged { path: path.to_owned(), detail });
+    if stored < saved {
+        let detail = format!("commit sequence number is {stored}, was {saved}: acknowledged writes are lost");
+        return Err(OpenError::damaged(path, detail));
     }
-    note_groups(path, groups).map_err(|source| io_error(path, source))
+    save_commit_sequence(path, stored).map_err(|source| io_error(path, source))
 }
 
 fn check_format(path: &Path) -> Result<(), OpenError> {
     let mut text = String::new();
-    let read = File::open(path.join("FORMAT")).and_then(|file| file.take(64).read_to_string(&mut text));
+    let read = File::open(path.join(FORMAT_FILE)).and_then(|file| file.take(64).read_to_string(&mut text));
     read.map_err(|source| io_error(path, source))?;
     let version =
         text.trim().strip_prefix(FORMAT_NAME).and_then(|version| version.trim().parse::<u32>().ok());
     match version {
         Some(found) if found > FORMAT => Err(OpenError::Newer { path: path.to_owned(), found }),
         Some(_) => Ok(()),
-        None => {
-            let detail = "the file FORMAT makes no sense".to_owned();
-            Err(OpenError::Damaged { path: path.to_owned(), detail })
-        }
+        None => Err(OpenError::damaged(path, "file FORMAT names no version")),
     }
 }
 
 fn open_tables(
     options: &Options,
     now_ms: &Arc<AtomicI64>,
-    pace: &Arc<Pace>,
+    throttle: &Arc<CompactionThrottle>,
 ) -> fjall::Result<(Database, Tables)> {
-    let (now_ms, pace) = (Arc::clone(now_ms), Arc::clone(pace));
-    let db = Database::builder(options.path.join("db"))
+    let (now_ms, throttle) = (Arc::clone(now_ms), Arc::clone(throttle));
+    let db = Database::builder(options.path.join(DB_FOLDER))
         .cache_size(options.block_cache_bytes)
         .max_journaling_size(FULL_JOURNALS_MAX * JOURNAL_BYTES as u64)
         .worker_threads(WORKERS)
-        .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &pace))))
+        .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &throttle))))
         .open()?;
     let tables = Tables::open(&db, options.memtable_bytes)?;
     Ok((db, tables))
@@ -271,12 +297,4 @@ fn check_currency(options: &Options, db: &Database, tables: &Tables) -> Result<(
             db.persist(fjall::PersistMode::SyncAll).map_err(error)
         }
     }
-}
-
-fn first_dues(look: &dyn Look) -> mw_store::Result<Due> {
-    let beginning = Timestamp::from_millis(i64::MIN);
-    Ok(Due {
-        hold: first_due(look, Table::HoldsDue, beginning)?,
-        payment: first_due(look, Table::PaymentsDue, beginning)?,
-    })
 }

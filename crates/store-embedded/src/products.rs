@@ -1,21 +1,24 @@
-//! The catalogue: a card by id, and an index of each category by price. Categories are what the index begins with.
+//! The catalogue: products by id, and an index of each category by price.
+//!
+//! Invariants: product and index row are written in one batch. A category exists while the index has a row of it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use mw_domain::product::ProductPatch;
+use mw_domain::products::ProductPatch;
 use mw_domain::{Category, Money, Product, ProductId, Timestamp};
-use mw_store::products::{Card, CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
+use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
 use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
 
 use crate::EmbeddedStore;
+use crate::cache::ReadCache;
+use crate::idempotency;
 use crate::keys;
-use crate::once;
-use crate::shelf::Shelf;
+use crate::reader::{KeyRange, List, Reader, SnapshotReader, page};
 use crate::stock;
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::view::{List, Look, Span, View, page};
 
 #[async_trait]
 impl Products for EmbeddedStore {
@@ -41,8 +44,8 @@ impl Products for EmbeddedStore {
         .await
     }
 
-    async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Card>> {
-        self.shelf.card(product_id.as_str().as_bytes())
+    async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Arc<Product>>> {
+        self.cache.product(product_id.as_str().as_bytes())
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
@@ -59,8 +62,8 @@ impl Products for EmbeddedStore {
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
         self.write(command.now, move |tx| {
-            let once = command.once.clone();
-            once::run(tx, once, command.now, |tx| import(tx, command))
+            let identity = command.identity.clone();
+            idempotency::run(tx, identity, command.now, |tx| import(tx, command))
         })
         .await
     }
@@ -72,45 +75,46 @@ impl Products for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Listed>> {
-        let figures = self.figures(now)?;
+        let levels = self.levels(now)?;
         let list = category_list(query);
         let mut stock_key = keys::Key::new();
         let mut available = |id: &[u8]| match &query.geo_zone {
             Some(zone) => {
                 keys::write_stock(&mut stock_key, id, zone);
-                figures.available(&stock_key).map(Some)
+                levels.available(&stock_key).map(Some)
             }
             None => Ok(None),
         };
+        // Depends on stock levels, which change more often than pages could be cached for.
         if query.in_stock {
-            let view = self.view();
-            return page(&view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
+            let snapshot = self.snapshot();
+            return page(&snapshot, Table::ProductsByCategory, &list, &request, &mut |key, _| {
                 let id = listed_id(&list, key)?;
                 let available = available(id)?;
                 if available == Some(0) {
                     return Ok(None);
                 }
-                Ok(Some(Listed { product: listed_card(&self.shelf, &view, id)?, available }))
+                Ok(Some(Listed { product: listed_product(&self.cache, &snapshot, id)?, available }))
             });
         }
-        let cards = self.shelf.page(list.page_key(&request)?, |view| {
-            page(view, Table::ProductsByCategory, &list, &request, &mut |key, _| {
-                Ok(Some(listed_card(&self.shelf, view, listed_id(&list, key)?)?))
+        let cached = self.cache.page(list.page_key(&request)?, |snapshot| {
+            page(snapshot, Table::ProductsByCategory, &list, &request, &mut |key, _| {
+                Ok(Some(listed_product(&self.cache, snapshot, listed_id(&list, key)?)?))
             })
         })?;
-        let Page { items, next } = &cards.page;
-        let listed = |card: &Card| {
-            let available = available(card.product_id.as_str().as_bytes())?;
-            Ok(Listed { product: card.clone(), available })
+        let Page { items, next } = &cached.page;
+        let listed = |product: &Arc<Product>| {
+            let available = available(product.product_id.as_str().as_bytes())?;
+            Ok(Listed { product: Arc::clone(product), available })
         };
         let items: Result<Vec<Listed>> = items.iter().map(listed).collect();
         Ok(Page { items: items?, next: next.clone() })
     }
 
     async fn categories(&self, request: PageRequest) -> Result<Page<Category>> {
-        let view = self.view();
-        let mut span = match &request.after {
-            None => Span { from: Vec::new(), to: None },
+        let snapshot = self.snapshot();
+        let mut range = match &request.after {
+            None => KeyRange { from: Vec::new(), to: None },
             Some(Position(after)) => {
                 let last = keys::read_category(after).map_err(|_| Refusal::InvalidCursor)?;
                 after_category(&last)
@@ -118,10 +122,10 @@ impl Products for EmbeddedStore {
         };
         let mut items: Vec<Category> = Vec::new();
         while items.len() <= request.limit {
-            let Some(category) = first_category(&view, &span)? else {
+            let Some(category) = first_category(&snapshot, &range)? else {
                 return Ok(Page { items, next: None });
             };
-            span = after_category(&category);
+            range = after_category(&category);
             items.push(category);
         }
         items.truncate(request.limit);
@@ -130,40 +134,43 @@ impl Products for EmbeddedStore {
     }
 }
 
-/// The id in a row of a category.
+/// The product id in a row of the category index.
 fn listed_id<'a>(list: &List, key: &'a [u8]) -> Result<&'a [u8]> {
     Ok(key.get(list.prefix.len() + 8..).ok_or(mw_codec::Damaged("category key"))?)
 }
 
-/// A card that is listed in a view. One that was taken out of the catalogue since is as the view has it.
-fn listed_card(shelf: &Shelf, view: &View, id: &[u8]) -> Result<Card> {
-    if let Some(card) = shelf.card(id)? {
-        return Ok(card);
+/// A product that a snapshot lists. One that was deleted since is read from the snapshot.
+fn listed_product(cache: &ReadCache, snapshot: &SnapshotReader, id: &[u8]) -> Result<Arc<Product>> {
+    if let Some(product) = cache.product(id)? {
+        return Ok(product);
     }
-    let row = view.get(Table::Products, id)?.ok_or_else(|| {
+    let row = snapshot.get(Table::Products, id)?.ok_or_else(|| {
         let id = String::from_utf8_lossy(id);
-        StoreError::Corrupt(format!("a category lists product {id}, which is not there"))
+        StoreError::Corrupt(format!("read product {id}: a category lists it, but it is not stored"))
     })?;
     Ok(mw_codec::products::decode(&row)?.into())
 }
 
-fn first_category(look: &dyn Look, span: &Span) -> Result<Option<Category>> {
+/// The category of the first index row of a range.
+fn first_category(reader: &dyn Reader, range: &KeyRange) -> Result<Option<Category>> {
     let mut found = None;
-    look.scan(Table::ProductsByCategory, span, false, &mut |key, _| {
+    reader.scan(Table::ProductsByCategory, range, false, &mut |key, _| {
         found = Some(keys::read_category(key)?);
         Ok(ControlFlow::Break(()))
     })?;
     Ok(found)
 }
 
-fn after_category(category: &Category) -> Span {
+/// All index rows after a category: the next category is found without reading the rest of this one.
+fn after_category(category: &Category) -> KeyRange {
     let to = keys::after_prefix(&keys::category(category)).unwrap_or_default();
-    Span { from: to, to: None }
+    KeyRange { from: to, to: None }
 }
 
+/// The index rows of a category within the requested prices.
 fn category_list(query: &CategoryQuery) -> List {
     let prefix = keys::category(&query.category);
-    let whole = Span::prefix(prefix.clone());
+    let whole = KeyRange::prefix(prefix.clone());
     let from = query.min_price.map_or(whole.from, |min| keys::category_from(&query.category, min));
     let to = match query.max_price {
         Some(max) => {
@@ -173,31 +180,32 @@ fn category_list(query: &CategoryQuery) -> List {
     };
     List {
         prefix,
-        span: Span { from, to },
+        range: KeyRange { from, to },
         reverse: query.descending,
         is_position: keys::is_category_position,
     }
 }
 
-pub(crate) fn read(look: &dyn Look, product_id: &ProductId) -> Result<Option<Product>> {
-    let row = look.get(Table::Products, product_id.as_str().as_bytes())?;
+pub(crate) fn read(reader: &dyn Reader, product_id: &ProductId) -> Result<Option<Product>> {
+    let row = reader.get(Table::Products, product_id.as_str().as_bytes())?;
     Ok(row.map(|row| mw_codec::products::decode(&row)).transpose()?)
 }
 
 /// Name and price of a product.
-pub(crate) fn read_tag(look: &dyn Look, product_id: &ProductId) -> Result<Option<(String, Money)>> {
-    let row = look.get(Table::Products, product_id.as_str().as_bytes())?;
+pub(crate) fn read_tag(reader: &dyn Reader, product_id: &ProductId) -> Result<Option<(String, Money)>> {
+    let row = reader.get(Table::Products, product_id.as_str().as_bytes())?;
     Ok(row.map(|row| mw_codec::products::decode_tag(&row)).transpose()?)
 }
 
-pub(crate) fn exists(look: &dyn Look, product_id: &ProductId) -> Result<bool> {
-    Ok(look.get(Table::Products, product_id.as_str().as_bytes())?.is_some())
+pub(crate) fn exists(reader: &dyn Reader, product_id: &ProductId) -> Result<bool> {
+    Ok(reader.get(Table::Products, product_id.as_str().as_bytes())?.is_some())
 }
 
 fn index_key(product: &Product) -> Vec<u8> {
     keys::in_category(&product.category, product.price, &product.product_id)
 }
 
+/// Creates or replaces a product; a replaced one keeps its creation time.
 fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
     product.check()?;
     let before = read(tx, &product.product_id)?;
@@ -209,23 +217,25 @@ fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
     Ok(Put { product, created: before.is_none() })
 }
 
+/// Writes a product. Its index row changes only with its category or price.
 pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
-    let place = index_key(product);
-    match before.map(index_key) {
-        Some(old_place) if old_place == place => {}
-        old_place => {
-            if let Some(old_place) = old_place {
-                tx.remove(Table::ProductsByCategory, old_place);
-            }
-            tx.put(Table::ProductsByCategory, place, Vec::new());
+    let new_key = index_key(product);
+    let old_key = before.map(index_key);
+    if old_key.as_ref() != Some(&new_key) {
+        if let Some(old_key) = old_key {
+            tx.remove(Table::ProductsByCategory, old_key);
         }
+        tx.put(Table::ProductsByCategory, new_key, Vec::new());
     }
     tx.put(Table::Products, keys::product(&product.product_id), mw_codec::products::encode(product));
 }
 
+/// Puts a product and sets its stock. All of it is one batch: a crash before the commit leaves the old product and stock, and the
+/// repeated request imports them; a crash after it leaves the stored outcome for the repeat.
 fn import(tx: &mut Tx, command: ImportProduct) -> Result<Imported> {
     let ImportProduct { product, stock: zones, op, now, .. } = command;
-    stock::settle_due(tx, now)?;
+    // Final even if the import is refused below.
+    stock::expire_due_holds(tx, now)?;
     let product_id = product.product_id.clone();
     let created = put(tx, product)?.created;
     for (zone, on_hand) in zones {

@@ -1,4 +1,7 @@
-//! Sessions: a row by id, and a row in the user's list that says until when it counts.
+//! Sessions: a row by id, and an index row in the user's list.
+//!
+//! Invariant: both rows carry the session's expiry and are written in one batch. Login binds the user and merges the carts in
+//! one batch too: a crash leaves all of it or none.
 
 use async_trait::async_trait;
 use mw_domain::{Owner, Session, SessionId, Timestamp, UserId};
@@ -6,19 +9,19 @@ use mw_store::carts::Merge;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
 use mw_store::{Done, Page, PageRequest, Refusal, Result};
 
+use crate::idempotency;
 use crate::keys;
-use crate::once;
+use crate::reader::{KeyRange, List, Reader, collect_keys, page};
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::view::{List, Look, Span, page};
 use crate::{EmbeddedStore, carts};
 
 #[async_trait]
 impl Sessions for EmbeddedStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
         self.write(command.now, move |tx| {
-            let CreateSession { session, now, once, .. } = command;
-            once::run(tx, once, now, |tx| {
+            let CreateSession { session, now, identity, .. } = command;
+            idempotency::run(tx, identity, now, |tx| {
                 if read(tx, &session.session_id, now)?.is_some() {
                     return Err(Refusal::SessionBound.into());
                 }
@@ -31,13 +34,13 @@ impl Sessions for EmbeddedStore {
     }
 
     async fn session(&self, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
-        read(&self.view(), session_id, now)
+        read(&self.snapshot(), session_id, now)
     }
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
-        // Most activity needs no write, and then no turn in the writer's queue.
+        // Most activity changes nothing that is stored, and then the command queue is not used.
         let mut session =
-            read(&self.view(), &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;
+            read(&self.snapshot(), &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;
         if !session.touch(&command.data, command.now, command.lifetime)? {
             return Ok(session);
         }
@@ -53,8 +56,8 @@ impl Sessions for EmbeddedStore {
 
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
         self.write(command.now, move |tx| {
-            let once = command.once.clone();
-            once::run(tx, once, command.now, |tx| login(tx, command))
+            let identity = command.identity.clone();
+            idempotency::run(tx, identity, command.now, |tx| login(tx, command))
         })
         .await
     }
@@ -75,12 +78,12 @@ impl Sessions for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Session>> {
-        let view = self.view();
+        let snapshot = self.snapshot();
         let prefix = keys::user_sessions(user_id);
         let skip = prefix.len() + 8;
         let list = List::of(prefix, keys::is_session_position);
-        page(&view, Table::SessionsByUser, &list, &request, &mut |key, _| {
-            read_listed(&view, key, skip, user_id, now)
+        page(&snapshot, Table::SessionsByUser, &list, &request, &mut |key, _| {
+            read_listed(&snapshot, key, skip, user_id, now)
         })
     }
 
@@ -89,15 +92,11 @@ impl Sessions for EmbeddedStore {
         self.write(now, move |tx| {
             let prefix = keys::user_sessions(&user_id);
             let skip = prefix.len() + 8;
-            let mut rows = Vec::new();
-            tx.scan(Table::SessionsByUser, &Span::prefix(prefix), false, &mut |key, _| {
-                rows.push(key.to_vec());
-                Ok(std::ops::ControlFlow::Continue(()))
-            })?;
-            for key in rows {
+            for key in collect_keys(tx, Table::SessionsByUser, &KeyRange::prefix(prefix))? {
                 if let Some(session) = read_listed(tx, &key, skip, &user_id, now)? {
                     remove(tx, &session);
                 }
+                // Also a row whose session has expired or belongs to another user by now.
                 tx.remove(Table::SessionsByUser, key);
             }
             Ok(())
@@ -106,17 +105,18 @@ impl Sessions for EmbeddedStore {
     }
 }
 
-fn read(look: &dyn Look, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
-    let Some(row) = look.get(Table::Sessions, &keys::session(session_id))? else {
+/// A session, unless it has expired.
+fn read(reader: &dyn Reader, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
+    let Some(row) = reader.get(Table::Sessions, &keys::session(session_id))? else {
         return Ok(None);
     };
     let session = mw_codec::sessions::decode(&row)?;
     Ok(Some(session).filter(|session| !session.is_expired(now)))
 }
 
-/// The session a row of a user's list stands for, if it is live and still the user's.
+/// The session of a row in a user's list, if it is live and still the user's.
 fn read_listed(
-    look: &dyn Look,
+    reader: &dyn Reader,
     key: &[u8],
     skip: usize,
     user_id: &UserId,
@@ -125,14 +125,15 @@ fn read_listed(
     let id =
         key.get(skip..).and_then(|id| std::str::from_utf8(id).ok()).and_then(|id| SessionId::parse(id).ok());
     let id = id.ok_or(mw_codec::Damaged("session list key"))?;
-    let session = read(look, &id, now)?;
-    // An id may have been used again since: the row counts only for the session that wrote it.
+    let session = read(reader, &id, now)?;
+    // A client may use an expired id again: the row is valid only for the session that wrote it.
     Ok(session.filter(|session| {
         session.user_id.as_ref() == Some(user_id)
             && keys::user_session(user_id, session.created_at, &session.session_id) == key
     }))
 }
 
+/// Writes a session and, once it is bound to a user, its row in the user's list.
 pub(crate) fn save(tx: &mut Tx, session: &Session) {
     if let Some(user_id) = &session.user_id {
         let key = keys::user_session(user_id, session.created_at, &session.session_id);
@@ -151,9 +152,12 @@ pub(crate) fn remove(tx: &mut Tx, session: &Session) {
     tx.remove(Table::Sessions, keys::session(&session.session_id));
 }
 
+/// Binds a session to a user and merges the guest's cart. A crash before the commit leaves the guest's session and cart as they
+/// were, and the repeated request logs in; a crash after it leaves both steps done.
 fn login(tx: &mut Tx, command: Login) -> Result<LoggedIn> {
     let Login { session_id, user_id, mode, new_cart_id, session_lifetime, cart_lifetime, now, .. } = command;
     let mut session = read(tx, &session_id, now)?.ok_or(Refusal::SessionNotFound)?;
+    // A repeated login of the same user is no conflict.
     match &session.user_id {
         Some(bound) if *bound != user_id => return Err(Refusal::SessionBound.into()),
         _ => session.user_id = Some(user_id.clone()),
@@ -169,7 +173,7 @@ fn login(tx: &mut Tx, command: Login) -> Result<LoggedIn> {
         expected_version: None,
         lifetime: cart_lifetime,
         now,
-        once: None,
+        identity: None,
     };
     carts::merge(tx, &merge)?;
     let cart = carts::read_active(tx, &owner, now)?;

@@ -1,43 +1,45 @@
-//! Room on the disk. Writes are refused while there is little left, rather than let one fail halfway: a refused write
-//! can be repeated once there is room, a failed one stops the store.
+//! Free disk space: writes are refused below a minimum, before they start.
+//!
+//! A refused write is harmless and can be repeated once there is space. A commit that runs into a full disk leaves the
+//! journal in an unknown state and stops all writes until the next open.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often the file system is asked.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// How long a measurement is reused.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) struct FreeSpace {
     path: PathBuf,
     min_bytes: u64,
-    asked_at: Option<Instant>,
-    answer: Result<(), String>,
+    measured_at: Option<Instant>,
+    last_result: Result<(), String>,
 }
 
 impl FreeSpace {
     pub(crate) fn new(path: PathBuf, min_bytes: u64) -> Self {
-        Self { path, min_bytes, asked_at: None, answer: Ok(()) }
+        Self { path, min_bytes, measured_at: None, last_result: Ok(()) }
     }
 
-    /// Whether there is room enough; the error says how much is missing.
+    /// Whether the minimum is free; the error is written for the operator.
     pub(crate) fn check(&mut self) -> Result<(), String> {
-        if self.asked_at.is_none_or(|asked_at| asked_at.elapsed() >= INTERVAL) {
-            self.asked_at = Some(Instant::now());
-            self.answer = self.ask();
+        if self.measured_at.is_none_or(|measured_at| measured_at.elapsed() >= MEASURE_INTERVAL) {
+            self.measured_at = Some(Instant::now());
+            self.last_result = self.measure();
         }
-        self.answer.clone()
+        self.last_result.clone()
     }
 
-    fn ask(&self) -> Result<(), String> {
+    fn measure(&self) -> Result<(), String> {
         let stat = rustix::fs::statvfs(&self.path)
-            .map_err(|error| format!("ask for free space in {}: {error}", self.path.display()))?;
+            .map_err(|error| format!("read free disk space of {}: {error}", self.path.display()))?;
         let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         if free_bytes >= self.min_bytes {
             return Ok(());
         }
         let mib = |bytes: u64| bytes / (1_024 * 1_024);
         Err(format!(
-            "only {} MiB are free in {}, and store.embedded.min_free_space asks for {}: free some space",
+            "accept writes: {} MiB are free in {}, store.embedded.min_free_space requires {} MiB; free disk space",
             mib(free_bytes),
             self.path.display(),
             mib(self.min_bytes)
@@ -50,10 +52,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_little_room_is_told_with_the_setting_to_change() {
+    fn too_little_space_is_reported_with_the_setting_to_change() {
         assert_eq!(FreeSpace::new("/".into(), 0).check(), Ok(()));
         let error = FreeSpace::new("/".into(), u64::MAX).check().unwrap_err();
         assert!(error.contains("store.embedded.min_free_space"), "{error}");
-        assert!(FreeSpace::new("/no/such/place".into(), 0).check().is_err());
+        assert!(FreeSpace::new("/no/such/directory".into(), 0).check().is_err());
     }
 }

@@ -1,4 +1,7 @@
-//! The tables of the engine: what each holds, how it is tuned, and which drop their expired rows when compacted.
+//! The tables of the store: what each holds, its name on disk, its tuning, and whether compaction drops its expired rows.
+//!
+//! Memory does not grow with the data: only filters and indexes of the two upper levels are pinned, everything below shares the
+//! block cache.
 
 use std::sync::Arc;
 
@@ -23,20 +26,20 @@ pub(crate) enum Table {
     Stock,
     Ledger,
     Reservations,
-    /// Open holds by the moment they end.
-    HoldsDue,
+    /// Open holds by the moment at which they end.
+    HoldTimers,
     /// Orders with their events.
     Orders,
     OrdersByCustomer,
     OrdersByZone,
     OrdersByTime,
-    /// Orders that wait for payment, by the moment they are cancelled.
-    PaymentsDue,
+    /// Unpaid orders by the moment at which they are cancelled.
+    PaymentTimers,
     /// Running sums by day and zone.
     Sales,
-    /// Idempotency keys with the outcome they remember.
-    Remembered,
-    /// The currency, and how far imports got.
+    /// Idempotency keys with their stored outcomes.
+    IdempotencyKeys,
+    /// The currency, the commit sequence number, and the checkpoints of imports.
     Meta,
 }
 
@@ -53,19 +56,19 @@ impl Table {
         Self::Stock,
         Self::Ledger,
         Self::Reservations,
-        Self::HoldsDue,
+        Self::HoldTimers,
         Self::Orders,
         Self::OrdersByCustomer,
         Self::OrdersByZone,
         Self::OrdersByTime,
-        Self::PaymentsDue,
+        Self::PaymentTimers,
         Self::Sales,
-        Self::Remembered,
+        Self::IdempotencyKeys,
         Self::Meta,
     ];
 
     /// The table's name on disk.
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Carts => "carts",
             Self::ClosedCarts => "closed_carts",
@@ -78,19 +81,19 @@ impl Table {
             Self::Stock => "stock",
             Self::Ledger => "ledger",
             Self::Reservations => "reservations",
-            Self::HoldsDue => "holds_due",
+            Self::HoldTimers => "hold_timers",
             Self::Orders => "orders",
             Self::OrdersByCustomer => "orders_by_customer",
             Self::OrdersByZone => "orders_by_zone",
             Self::OrdersByTime => "orders_by_time",
-            Self::PaymentsDue => "payments_due",
+            Self::PaymentTimers => "payment_timers",
             Self::Sales => "sales",
-            Self::Remembered => "remembered",
+            Self::IdempotencyKeys => "idempotency_keys",
             Self::Meta => "meta",
         }
     }
 
-    /// Whether a value begins with its expiry, so that compaction may drop the row.
+    /// Whether values start with their expiry, so that compaction may drop expired rows.
     pub(crate) fn expires(name: &str) -> bool {
         [
             Self::Carts,
@@ -99,28 +102,28 @@ impl Table {
             Self::Sessions,
             Self::SessionsByUser,
             Self::Reservations,
-            Self::Remembered,
+            Self::IdempotencyKeys,
         ]
         .iter()
         .any(|table| table.name() == name)
     }
 
-    /// Whether rows are keys alone. They are many and small, and weigh far more in memory than their bytes.
+    /// Whether rows have no value. Such rows are many and small, and take several times their bytes in a memtable.
     const fn is_index(self) -> bool {
         matches!(
             self,
             Self::CartActivity
                 | Self::SessionsByUser
                 | Self::ProductsByCategory
-                | Self::HoldsDue
+                | Self::HoldTimers
                 | Self::OrdersByCustomer
                 | Self::OrdersByZone
                 | Self::OrdersByTime
-                | Self::PaymentsDue
+                | Self::PaymentTimers
         )
     }
 
-    /// Whether rows are asked for by their whole key; otherwise they are only ever walked.
+    /// Whether rows are read by their whole key; the other tables are only scanned.
     const fn is_point_read(self) -> bool {
         matches!(
             self,
@@ -131,7 +134,7 @@ impl Table {
                 | Self::Reservations
                 | Self::Orders
                 | Self::Sales
-                | Self::Remembered
+                | Self::IdempotencyKeys
                 | Self::Meta
         )
     }
@@ -156,16 +159,16 @@ impl Tables {
     }
 }
 
-/// An index gets this part of the memory that another table gets for what was written last.
+/// The memtable of an index is smaller by this factor.
 const INDEX_SHARE: u64 = 4;
 
-/// Of rows that are read one by one, and of rows that are walked.
+/// Block sizes of tables with point reads, and of tables that are only scanned.
 const POINT_BLOCK_BYTES: u32 = 4 << 10;
-const WALKED_BLOCK_BYTES: u32 = 8 << 10;
+const SCANNED_BLOCK_BYTES: u32 = 8 << 10;
 
 fn options(table: Table, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let memtable_bytes = if table.is_index() { memtable_bytes / INDEX_SHARE } else { memtable_bytes };
-    // Only the small upper levels stay in memory for good: what is below grows with the shop, and shares the block cache.
+    // Only the small upper levels are pinned: the levels below grow with the data and share the block cache.
     let options = KeyspaceCreateOptions::default()
         .max_memtable_size(memtable_bytes)
         .index_block_pinning_policy(PinningPolicy::new([true, true, false]))
@@ -175,9 +178,9 @@ fn options(table: Table, memtable_bytes: u64) -> KeyspaceCreateOptions {
             .data_block_size_policy(BlockSizePolicy::all(POINT_BLOCK_BYTES))
             .data_block_hash_ratio_policy(HashRatioPolicy::all(1.0))
     } else {
-        // A walk asks no filter, and passes many rows of a block.
+        // A scan uses no filter and reads many rows of a block.
         options
-            .data_block_size_policy(BlockSizePolicy::all(WALKED_BLOCK_BYTES))
+            .data_block_size_policy(BlockSizePolicy::all(SCANNED_BLOCK_BYTES))
             .filter_policy(FilterPolicy::disabled())
     }
 }
@@ -187,9 +190,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_table_has_its_own_place_and_name() {
-        for (at, table) in Table::ALL.iter().enumerate() {
-            assert_eq!(*table as usize, at);
+    fn every_table_has_its_own_index_and_name() {
+        for (index, table) in Table::ALL.iter().enumerate() {
+            assert_eq!(*table as usize, index);
         }
         let mut names: Vec<&str> = Table::ALL.iter().map(|table| table.name()).collect();
         names.sort_unstable();

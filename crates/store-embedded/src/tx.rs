@@ -1,74 +1,81 @@
-//! A group of commands on its way to disk.
+//! The running batch: commands run one after another on the writer's thread, and their rows are committed together.
 //!
-//! Commands of a group run one after another on the writer's thread, each seeing what those before it wrote. A refused
-//! command leaves nothing behind: its writes are undone before the next one runs. What is left is committed as one batch.
+//! Invariants: a command sees the rows of all commands before it; a refused command leaves no row, because an undo log rolls it
+//! back before the next one runs; a batch is one fjall write batch with one sync, so it is on disk completely or not at all.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
-use mw_domain::Timestamp;
 use mw_store::Result;
 
+use crate::cache::ReadCache;
 use crate::keys::Key;
-use crate::recent::Recent;
-use crate::shelf::Shelf;
+use crate::reader::{KeyRange, Reader, RowVisitor, storage_error};
+use crate::row_cache::RowCache;
 use crate::tables::{Table, Tables};
-use crate::view::{Look, Span, Visit, storage_error};
+use crate::timers::NextTimers;
 
-/// A row to be: `None` removes it.
+/// Rows to be written; `None` removes one.
 type Pending = HashMap<Slice, Option<Slice>>;
 
-/// How a row was before the running command touched it; the outer `None`: untouched by the group.
-type Undo = (Table, Slice, Option<Option<Slice>>);
+/// A pending row as it was before a write; the outer `None`: the batch had not written it.
+type UndoEntry = (Table, Slice, Option<Option<Slice>>);
 
-/// Where the number of committed groups is stored, in the table of facts about the store.
-pub(crate) const GROUPS_KEY: &[u8] = b"groups";
+/// The row of [`Table::Meta`] with the commit sequence number.
+pub(crate) const COMMIT_SEQUENCE_KEY: &[u8] = b"commit_sequence";
 
 pub(crate) struct Tx {
     db: Database,
     tables: Tables,
-    recent: Recent,
+    row_cache: RowCache,
     pending: Vec<Pending>,
-    undo: Vec<Undo>,
-    /// How many writes can no longer be undone.
-    kept: usize,
-    /// How many groups were ever committed.
-    groups: u64,
-    /// What is due next, as far as this group knows.
-    pub(crate) due: Due,
+    undo_log: Vec<UndoEntry>,
+    /// Entries that were discarded from the undo log so far: their writes are final.
+    undo_discarded: usize,
+    /// The commit sequence number: how many batches this store has committed.
+    commit_sequence: u64,
+    /// Lower bounds of the earliest timers, with the pending rows.
+    pub(crate) next_timers: NextTimers,
 }
 
-/// Lower bounds of when something is due next: nothing is due before them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Due {
-    pub(crate) hold: Timestamp,
-    pub(crate) payment: Timestamp,
-}
-
-/// What a commit did.
+/// What a commit wrote.
 #[derive(Debug)]
 pub(crate) struct Committed {
-    /// The rows that the shelf shows.
+    /// Rows of the tables that the read cache covers.
     pub(crate) changed: Vec<(Table, Slice)>,
-    /// Of all rows, with their keys.
+    /// Keys and values of all rows.
     pub(crate) bytes: usize,
 }
 
 impl Tx {
-    pub(crate) fn new(db: Database, tables: Tables, recent: Recent, groups: u64, due: Due) -> Self {
-        let pending = Table::ALL.iter().map(|_| Pending::new()).collect();
-        Self { db, tables, recent, pending, undo: Vec::new(), kept: 0, groups, due }
+    pub(crate) fn new(
+        db: Database,
+        tables: Tables,
+        row_cache: RowCache,
+        commit_sequence: u64,
+        next_timers: NextTimers,
+    ) -> Self {
+        Self {
+            db,
+            tables,
+            row_cache,
+            pending: Table::ALL.iter().map(|_| Pending::new()).collect(),
+            undo_log: Vec::new(),
+            undo_discarded: 0,
+            commit_sequence,
+            next_timers,
+        }
     }
 
-    /// Runs a command, or a part of one; where it fails, it is as if it had not run.
+    /// Runs a command, or a part of one; an error rolls its writes back.
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let (due, mark) = (self.due, self.kept + self.undo.len());
+        let (timers_before, savepoint) = (self.next_timers, self.undo_discarded + self.undo_log.len());
         let result = command(self);
         if result.is_err() {
-            self.undo_to(mark.saturating_sub(self.kept));
-            // A lower bound may only rise with the command that settled what was due.
-            self.due = Due { hold: self.due.hold.min(due.hold), payment: self.due.payment.min(due.payment) };
+            self.roll_back_to(savepoint.saturating_sub(self.undo_discarded));
+            // The timers that the command removed are back.
+            self.next_timers = self.next_timers.min(timers_before);
         }
         result
     }
@@ -76,14 +83,14 @@ impl Tx {
     /// Runs a whole command.
     pub(crate) fn run<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let result = self.attempt(command);
-        self.keep();
+        self.discard_undo_log();
         result
     }
 
-    /// What the running command has written so far stays, also if the rest of it is refused.
-    pub(crate) fn keep(&mut self) {
-        self.kept += self.undo.len();
-        self.undo.clear();
+    /// Makes the writes of the running command so far final, even if the command is refused later.
+    pub(crate) fn discard_undo_log(&mut self) {
+        self.undo_discarded += self.undo_log.len();
+        self.undo_log.clear();
     }
 
     pub(crate) fn put(&mut self, table: Table, key: Key, value: Vec<u8>) {
@@ -96,12 +103,12 @@ impl Tx {
 
     fn write(&mut self, table: Table, key: Slice, value: Option<Slice>) {
         let before = self.pending_mut(table).insert(key.clone(), value);
-        self.undo.push((table, key, before));
+        self.undo_log.push((table, key, before));
     }
 
-    fn undo_to(&mut self, mark: usize) {
-        while self.undo.len() > mark {
-            let Some((table, key, before)) = self.undo.pop() else { return };
+    fn roll_back_to(&mut self, savepoint: usize) {
+        while self.undo_log.len() > savepoint {
+            let Some((table, key, before)) = self.undo_log.pop() else { return };
             match before {
                 Some(value) => self.pending_mut(table).insert(key, value),
                 None => self.pending_mut(table).remove(&key),
@@ -123,30 +130,33 @@ impl Tx {
         self.pending.iter().all(HashMap::is_empty)
     }
 
-    /// Writes all that is pending as one batch, and answers once it is on disk.
+    /// Commits all pending rows as one batch and returns once it is synced.
+    ///
+    /// The commit sequence number is a row of the batch. A crash therefore leaves rows and number of the whole batch or of
+    /// none; `open.rs` compares the number with the one that it saved outside of the journal.
     pub(crate) fn commit(&mut self) -> fjall::Result<Committed> {
-        self.groups += 1;
-        let count = self.groups.to_be_bytes().as_slice().into();
-        self.pending_mut(Table::Meta).insert(GROUPS_KEY.into(), Some(count));
+        self.commit_sequence += 1;
+        let sequence = self.commit_sequence.to_be_bytes().as_slice().into();
+        self.pending_mut(Table::Meta).insert(COMMIT_SEQUENCE_KEY.into(), Some(sequence));
         let rows = self.pending.iter().map(HashMap::len).sum();
         let mut batch =
             OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
         let mut changed = Vec::new();
         let mut bytes = 0;
         for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
-            // A command touches a few of the tables.
+            // Most batches write to few of the tables.
             if pending.is_empty() {
                 continue;
             }
             let keyspace = self.tables.get(*table);
-            let is_shown = Shelf::shows(*table);
+            let is_cached = ReadCache::covers(*table);
             for (key, value) in pending.drain() {
-                if is_shown {
+                if is_cached {
                     changed.push((*table, key.clone()));
                 }
                 bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
-                // Nothing runs any more after a commit that failed, so it may be remembered before.
-                self.recent.put(*table, &key, value.as_ref());
+                // Cached before the commit: after a failed one no command runs that could read it.
+                self.row_cache.put(*table, &key, value.as_ref());
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
                     None => batch.remove(keyspace, key),
@@ -158,33 +168,33 @@ impl Tx {
     }
 }
 
-impl Look for Tx {
+impl Reader for Tx {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Slice>> {
         if let Some(value) = self.pending(table).get(key) {
             return Ok(value.clone());
         }
-        if let Some(value) = self.recent.get(table, key) {
+        if let Some(value) = self.row_cache.get(table, key) {
             return Ok(Some(value.clone()));
         }
-        // Only this thread writes, so the latest is what the last group left.
-        self.tables.get(table).get(key).map_err(|error| storage_error(&error))
+        // Only this thread writes, so the latest row is the one of the last batch.
+        self.tables.get(table).get(key).map_err(|error| storage_error(table, &error))
     }
 
-    fn scan(&self, table: Table, span: &Span, reverse: bool, visit: Visit<'_>) -> Result<()> {
+    fn scan(&self, table: Table, range: &KeyRange, reverse: bool, visit: RowVisitor<'_>) -> Result<()> {
         let mut pending: Vec<(&Slice, &Option<Slice>)> =
-            self.pending(table).iter().filter(|(key, _)| span.contains(key)).collect();
+            self.pending(table).iter().filter(|(key, _)| range.contains(key)).collect();
         pending.sort_unstable_by(|(a, _), (b, _)| if reverse { b.cmp(a) } else { a.cmp(b) });
         let mut pending = pending.into_iter().peekable();
 
         let precedes = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
         let keyspace = self.tables.get(table);
-        let mut rows = match &span.to {
-            Some(to) if *to <= span.from => return Ok(()),
-            Some(to) => keyspace.range(span.from.as_slice()..to.as_slice()),
-            None => keyspace.range(span.from.as_slice()..),
+        let mut rows = match &range.to {
+            Some(to) if *to <= range.from => return Ok(()),
+            Some(to) => keyspace.range(range.from.as_slice()..to.as_slice()),
+            None => keyspace.range(range.from.as_slice()..),
         };
         while let Some(row) = if reverse { rows.next_back() } else { rows.next() } {
-            let (key, value) = row.into_inner().map_err(|error| storage_error(&error))?;
+            let (key, value) = row.into_inner().map_err(|error| storage_error(table, &error))?;
             while let Some((own, value)) = pending.next_if(|(own, _)| precedes(own, &key)) {
                 if visit_present(own, value.as_ref(), visit)?.is_break() {
                     return Ok(());
@@ -207,13 +217,14 @@ impl Look for Tx {
     }
 }
 
-fn visit_present(key: &Slice, value: Option<&Slice>, visit: Visit<'_>) -> Result<ControlFlow<()>> {
+fn visit_present(key: &Slice, value: Option<&Slice>, visit: RowVisitor<'_>) -> Result<ControlFlow<()>> {
     value.map_or(Ok(ControlFlow::Continue(())), |value| visit(key, value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mw_domain::Timestamp;
     use mw_store::{Refusal, StoreError};
 
     const TABLE: Table = Table::Products;
@@ -221,12 +232,12 @@ mod tests {
     fn tx(folder: &std::path::Path) -> Tx {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
-        Tx::new(db, tables, Recent::new(1 << 20), 0, Due { hold: Timestamp::MAX, payment: Timestamp::MAX })
+        Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE)
     }
 
-    fn keys(tx: &Tx, span: &Span, reverse: bool) -> String {
+    fn keys(tx: &Tx, range: &KeyRange, reverse: bool) -> String {
         let mut found = Vec::new();
-        tx.scan(TABLE, span, reverse, &mut |key, value| {
+        tx.scan(TABLE, range, reverse, &mut |key, value| {
             found.push(format!("{}{}", String::from_utf8_lossy(key), String::from_utf8_lossy(value)));
             Ok(ControlFlow::Continue(()))
         })
@@ -241,24 +252,24 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_sees_what_is_stored_and_what_is_pending_in_one_order() {
+    fn a_scan_merges_stored_and_pending_rows_in_key_order() {
         let folder = tempfile::tempdir().unwrap();
         let mut tx = tx(folder.path());
         put(&mut tx, &[("b", "1"), ("d", "1"), ("f", "1"), ("z", "1")]);
         tx.commit().unwrap();
         put(&mut tx, &[("a", "2"), ("d", "2"), ("e", "2"), ("g", "2")]);
         tx.remove(TABLE, b"f".to_vec());
-        let all = Span { from: Vec::new(), to: Some(b"x".to_vec()) };
+        let all = KeyRange { from: Vec::new(), to: Some(b"x".to_vec()) };
         assert_eq!(keys(&tx, &all, false), "a2 b1 d2 e2 g2");
         assert_eq!(keys(&tx, &all, true), "g2 e2 d2 b1 a2");
-        let part = Span { from: b"b".to_vec(), to: Some(b"e".to_vec()) };
+        let part = KeyRange { from: b"b".to_vec(), to: Some(b"e".to_vec()) };
         assert_eq!(keys(&tx, &part, false), "b1 d2");
-        let none = Span { from: b"e".to_vec(), to: Some(b"b".to_vec()) };
+        let none = KeyRange { from: b"e".to_vec(), to: Some(b"b".to_vec()) };
         assert_eq!(keys(&tx, &none, false), "");
     }
 
     #[test]
-    fn a_refused_command_leaves_the_group_as_it_was() {
+    fn a_refused_command_is_rolled_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut tx = tx(folder.path());
         put(&mut tx, &[("a", "1")]);
@@ -269,18 +280,18 @@ mod tests {
         })
         .unwrap();
         let refused: Result<()> = tx.run(|tx| {
-            put(tx, &[("kept", "1")]);
-            tx.keep();
+            put(tx, &[("final", "1")]);
+            tx.discard_undo_log();
             put(tx, &[("a", "2"), ("b", "2"), ("b", "3"), ("c", "2")]);
             tx.remove(TABLE, b"a".to_vec());
             Err(Refusal::CartEmpty.into())
         });
         assert_eq!(refused, Err(StoreError::from(Refusal::CartEmpty)));
-        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "a1 b1 kept1");
+        assert_eq!(keys(&tx, &KeyRange::prefix(Vec::new()), false), "a1 b1 final1");
     }
 
     #[test]
-    fn a_part_that_fails_takes_nothing_else_with_it() {
+    fn a_failed_part_is_rolled_back_alone() {
         let folder = tempfile::tempdir().unwrap();
         let mut tx = tx(folder.path());
         let whole = |tx: &mut Tx, outcome: Result<()>| {
@@ -299,21 +310,21 @@ mod tests {
             })
         };
         assert!(whole(&mut tx, Err(Refusal::CartEmpty.into())).is_err());
-        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "");
+        assert_eq!(keys(&tx, &KeyRange::prefix(Vec::new()), false), "");
         assert!(whole(&mut tx, Ok(())).is_ok());
-        assert_eq!(keys(&tx, &Span::prefix(Vec::new()), false), "a1 c3");
+        assert_eq!(keys(&tx, &KeyRange::prefix(Vec::new()), false), "a1 c3");
     }
 
     #[test]
-    fn a_bound_that_a_refused_command_raised_falls_back() {
+    fn a_refused_command_does_not_raise_a_timer_bound() {
         let folder = tempfile::tempdir().unwrap();
         let mut tx = tx(folder.path());
-        tx.due.hold = Timestamp::from_millis(5);
+        tx.next_timers.hold = Timestamp::from_millis(5);
         let refused: Result<()> = tx.attempt(|tx| {
-            tx.due.hold = Timestamp::MAX;
+            tx.next_timers.hold = Timestamp::MAX;
             Err(Refusal::CartEmpty.into())
         });
         assert!(refused.is_err());
-        assert_eq!(tx.due.hold, Timestamp::from_millis(5));
+        assert_eq!(tx.next_timers.hold, Timestamp::from_millis(5));
     }
 }

@@ -1,244 +1,250 @@
-//! The one writer: takes all commands that wait, runs them as a group, syncs once, and answers them all.
+//! The writer: one thread that takes the waiting commands off the queue and commits them as one batch with one sync (group
+//! commit).
 //!
-//! Nothing is visible to readers and nobody is answered before the group is on disk. After a failed commit nothing is
-//! written any more: what is on disk is unknown until the store is opened again.
+//! Invariants: a command is atomic; readers see no row and no caller gets a reply before its batch is synced; after a failed
+//! commit no further command runs, because what is on disk is unknown until the next open.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use fjall::Database;
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
 use tokio::sync::oneshot;
 
-use crate::housekeeping::Housekeeping;
-use crate::recent::Recent;
-use crate::shelf::Shelf;
+use crate::cache::ReadCache;
+use crate::flush::FlushScheduler;
 use crate::space::FreeSpace;
-use crate::tables::Tables;
-use crate::tx::{Due, Tx};
+use crate::timers::NextTimers;
+use crate::tx::Tx;
 
-/// Commands committed together at the most.
-const GROUP_MAX: usize = 1_024;
+/// Most commands of one batch.
+const BATCH_COMMANDS_MAX: usize = 1_024;
 
-/// Answers a command once its group's fate is known.
-type Answer = Box<dyn FnOnce(&Result<()>) + Send>;
+/// Sends a command's result to its caller, once the result of the commit is known.
+type Reply = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// A command that waits, with the way to answer whoever sent it.
-trait Job: Send {
-    /// Runs in the group, and leaves the answer to give.
-    fn run(self: Box<Self>, group: &mut Tx) -> Answer;
+/// A command in the queue, with its result type erased.
+trait QueuedCommand: Send {
+    /// Runs as part of the batch; the reply waits for the commit.
+    fn run(self: Box<Self>, tx: &mut Tx) -> Reply;
 
-    /// Answers without running.
-    fn refuse(self: Box<Self>, why: StoreError);
+    /// Replies without running.
+    fn refuse(self: Box<Self>, error: StoreError);
 }
 
 struct Command<F, T> {
     run: F,
-    reply: oneshot::Sender<Result<T>>,
+    caller: oneshot::Sender<Result<T>>,
 }
 
-impl<F, T> Job for Command<F, T>
+impl<F, T> QueuedCommand for Command<F, T>
 where
     F: FnOnce(&mut Tx) -> Result<T> + Send,
     T: Send + 'static,
 {
-    fn run(self: Box<Self>, group: &mut Tx) -> Answer {
-        let Self { run, reply } = *self;
-        let result = group.run(run);
+    fn run(self: Box<Self>, tx: &mut Tx) -> Reply {
+        let Self { run, caller } = *self;
+        let result = tx.run(run);
         Box::new(move |committed| {
             let result = result.and_then(|value| committed.clone().map(|()| value));
-            // The caller may have gone; the effect stands all the same.
-            let _ = reply.send(result);
+            // The caller may have gone; the effect is committed all the same.
+            let _ = caller.send(result);
         })
     }
 
-    fn refuse(self: Box<Self>, why: StoreError) {
-        let _ = self.reply.send(Err(why));
+    fn refuse(self: Box<Self>, error: StoreError) {
+        let _ = self.caller.send(Err(error));
     }
 }
 
 /// What readers need to know of the writer.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct WriterStatus {
     /// No open hold in the visible state ends before this moment.
-    hold_due_ms: AtomicI64,
-    /// No order that is visible has to be paid before this moment.
-    payment_due_ms: AtomicI64,
-    /// The time that the last command told.
+    next_hold_timer_ms: AtomicI64,
+    /// No unpaid order in the visible state is cancelled before this moment.
+    next_payment_timer_ms: AtomicI64,
+    /// The time of the latest command.
     pub(crate) now_ms: Arc<AtomicI64>,
-    /// Why nothing can be written any more.
+    /// Why no write is possible until the next open.
     failure: Mutex<Option<String>>,
 }
 
-impl Progress {
-    pub(crate) fn new(due: Due, now_ms: Arc<AtomicI64>) -> Self {
+impl WriterStatus {
+    pub(crate) fn new(next_timers: NextTimers, now_ms: Arc<AtomicI64>) -> Self {
         Self {
-            hold_due_ms: AtomicI64::new(due.hold.as_millis()),
-            payment_due_ms: AtomicI64::new(due.payment.as_millis()),
+            next_hold_timer_ms: AtomicI64::new(next_timers.hold.as_millis()),
+            next_payment_timer_ms: AtomicI64::new(next_timers.payment.as_millis()),
             now_ms,
             failure: Mutex::new(None),
         }
     }
 
-    pub(crate) fn hold_due(&self) -> Timestamp {
-        Timestamp::from_millis(self.hold_due_ms.load(Ordering::Acquire))
+    pub(crate) fn next_hold_timer(&self) -> Timestamp {
+        Timestamp::from_millis(self.next_hold_timer_ms.load(Ordering::Acquire))
     }
 
-    pub(crate) fn payment_due(&self) -> Timestamp {
-        Timestamp::from_millis(self.payment_due_ms.load(Ordering::Acquire))
+    pub(crate) fn next_payment_timer(&self) -> Timestamp {
+        Timestamp::from_millis(self.next_payment_timer_ms.load(Ordering::Acquire))
     }
 
-    /// Before a group becomes visible: what it makes due sooner counts already.
-    fn lower(&self, due: Due) {
-        self.hold_due_ms.fetch_min(due.hold.as_millis(), Ordering::AcqRel);
-        self.payment_due_ms.fetch_min(due.payment.as_millis(), Ordering::AcqRel);
+    /// Before a batch becomes visible: its new timers count already.
+    fn lower(&self, next_timers: NextTimers) {
+        self.next_hold_timer_ms.fetch_min(next_timers.hold.as_millis(), Ordering::AcqRel);
+        self.next_payment_timer_ms.fetch_min(next_timers.payment.as_millis(), Ordering::AcqRel);
     }
 
-    /// After a group became visible: what it settled is no longer due.
-    fn raise(&self, due: Due) {
-        self.hold_due_ms.store(due.hold.as_millis(), Ordering::Release);
-        self.payment_due_ms.store(due.payment.as_millis(), Ordering::Release);
+    /// After a batch became visible: the timers that it removed no longer count.
+    fn raise(&self, next_timers: NextTimers) {
+        self.next_hold_timer_ms.store(next_timers.hold.as_millis(), Ordering::Release);
+        self.next_payment_timer_ms.store(next_timers.payment.as_millis(), Ordering::Release);
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn fail(&self, why: String) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    fn fail(&self, cause: String) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
     }
 }
 
-/// The queue to the writer's thread.
+/// The command queue and the thread behind it.
 pub(crate) struct Writer {
-    queue: Mutex<Option<SyncSender<Box<dyn Job>>>>,
+    queue: Mutex<Option<SyncSender<Box<dyn QueuedCommand>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     pub(crate) fn start(
-        db: Database,
-        tables: Tables,
-        (groups, due): (u64, Due),
-        (progress, shelf, recent): (Arc<Progress>, Arc<Shelf>, Recent),
-        (space, housekeeping): (FreeSpace, Housekeeping),
+        tx: Tx,
+        status: Arc<WriterStatus>,
+        cache: Arc<ReadCache>,
+        space: FreeSpace,
+        flush_scheduler: FlushScheduler,
         queue_max: usize,
     ) -> std::io::Result<Self> {
-        let (queue, jobs) = sync_channel(queue_max);
-        let group = Tx::new(db, tables, recent, groups, due);
+        let (queue, commands) = sync_channel(queue_max);
         let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
-            Loop { jobs, group, progress, shelf, space, housekeeping, answers: Vec::new() }.run();
+            WriterThread { commands, tx, status, cache, space, flush_scheduler, replies: Vec::new() }.run();
         })?;
         Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Runs a command and waits until it is on disk.
+    /// Runs a command and waits until its batch is on disk.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         command: impl FnOnce(&mut Tx) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        self.enqueue(Box::new(Command { run: command, reply }))?;
-        answer
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer stopped before it answered".into())))
-    }
-
-    fn enqueue(&self, job: Box<dyn Job>) -> Result<()> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(queue) = queue.as_ref() else {
-            return Err(stopped());
-        };
-        queue.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Overloaded,
-            TrySendError::Disconnected(_) => stopped(),
+        let (caller, result) = oneshot::channel();
+        self.enqueue(Box::new(Command { run: command, caller }))?;
+        result.await.unwrap_or_else(|_| {
+            let cause = "commit write: the writer thread stopped before it replied; restart mw";
+            Err(StoreError::Ambiguous(cause.into()))
         })
     }
 
-    /// Whether commands are still taken and run.
+    fn enqueue(&self, command: Box<dyn QueuedCommand>) -> Result<()> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = queue.as_ref() else {
+            return Err(closed());
+        };
+        queue.try_send(command).map_err(|error| match error {
+            TrySendError::Full(_) => StoreError::Overloaded,
+            TrySendError::Disconnected(_) => closed(),
+        })
+    }
+
+    /// Whether commands are accepted and run.
     pub(crate) fn is_running(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Takes no more commands, finishes those that wait, and ends the thread.
+    /// Accepts no more commands, commits the waiting ones, and ends the thread.
     pub(crate) fn stop(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writer ended abnormally");
+            tracing::error!("stop writer thread: it panicked; committed writes are on disk");
         }
     }
 }
 
-fn stopped() -> StoreError {
-    StoreError::Unavailable("the store is closed".into())
+fn closed() -> StoreError {
+    StoreError::Unavailable("accept write: the store is closed".into())
 }
 
 /// What the writer's thread owns.
-struct Loop {
-    jobs: Receiver<Box<dyn Job>>,
-    group: Tx,
-    progress: Arc<Progress>,
-    shelf: Arc<Shelf>,
+struct WriterThread {
+    commands: Receiver<Box<dyn QueuedCommand>>,
+    tx: Tx,
+    status: Arc<WriterStatus>,
+    cache: Arc<ReadCache>,
     space: FreeSpace,
-    housekeeping: Housekeeping,
-    answers: Vec<Answer>,
+    flush_scheduler: FlushScheduler,
+    /// The replies of the running batch.
+    replies: Vec<Reply>,
 }
 
-impl Loop {
+impl WriterThread {
     fn run(mut self) {
-        while let Ok(first) = self.jobs.recv() {
+        while let Ok(first) = self.commands.recv() {
             match self.ready() {
-                Ok(()) => self.run_group(first),
-                Err(why) => first.refuse(why),
+                Ok(()) => self.run_batch(first),
+                Err(error) => first.refuse(error),
             }
         }
     }
 
-    /// Whether anything can be written now; otherwise surely nothing is done.
+    /// Whether a batch can be committed now. An error is certain: no command has run.
     fn ready(&mut self) -> Result<()> {
-        if let Some(why) = self.progress.failure() {
-            return Err(StoreError::Unavailable(why));
+        if let Some(cause) = self.status.failure() {
+            return Err(StoreError::Unavailable(cause));
         }
         self.space.check().map_err(StoreError::Unavailable)
     }
 
-    fn run_group(&mut self, first: Box<dyn Job>) {
-        self.answers.push(first.run(&mut self.group));
-        while self.answers.len() < GROUP_MAX {
-            match self.jobs.try_recv() {
-                Ok(job) => self.answers.push(job.run(&mut self.group)),
+    fn run_batch(&mut self, first: Box<dyn QueuedCommand>) {
+        // A crash before the commit leaves nothing of the batch: its rows are in memory only, and no caller has a reply.
+        self.replies.push(first.run(&mut self.tx));
+        while self.replies.len() < BATCH_COMMANDS_MAX {
+            match self.commands.try_recv() {
+                Ok(command) => self.replies.push(command.run(&mut self.tx)),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
         let committed = self.commit();
         let bytes = committed.as_ref().copied().unwrap_or_default();
         let committed = committed.map(drop);
-        for answer in self.answers.drain(..) {
-            answer(&committed);
+        // A crash here leaves the whole batch on disk without replies; the next open replays the journal, and callers that
+        // repeat their request under its idempotency key get the stored outcome.
+        for reply in self.replies.drain(..) {
+            reply(&committed);
         }
-        self.housekeeping.committed(bytes);
+        // A crash here leaves the rows in the journal only; the next open reads them into memory again.
+        self.flush_scheduler.committed(bytes);
     }
 
-    /// Answers how many bytes of rows are on disk by it.
+    /// Commits the batch; returns the bytes of its rows.
     fn commit(&mut self) -> Result<usize> {
-        if self.group.is_empty() {
+        if self.tx.is_empty() {
             return Ok(0);
         }
-        self.progress.lower(self.group.due);
-        let committed = self.group.commit().map_err(|error| {
-            let why = format!("a write to disk failed, restart once the disk is well: {error:?}");
-            tracing::error!(error = ?error, "commit a group of writes; nothing is written any more");
-            self.progress.fail(why.clone());
-            StoreError::Ambiguous(why)
+        self.status.lower(self.tx.next_timers);
+        // A crash during the sync leaves the whole batch or none of it: fjall discards an incomplete batch at the end of the
+        // journal at the next open.
+        let committed = self.tx.commit().map_err(|error| {
+            let cause = format!("commit batch to disk: {error:?}; check the disk, then restart mw");
+            tracing::error!(?error, "commit batch to disk: writes stop; check the disk, then restart mw");
+            self.status.fail(cause.clone());
+            StoreError::Ambiguous(cause)
         })?;
-        // Before the bounds rise: whoever finds nothing due has to find settled figures.
-        self.shelf.take_off(&committed.changed);
-        self.progress.raise(self.group.due);
+        // Before the bounds rise: a reader that finds no timer due must find levels without the expired holds.
+        self.cache.invalidate(&committed.changed);
+        self.status.raise(self.tx.next_timers);
         Ok(committed.bytes)
     }
 }
@@ -246,29 +252,30 @@ impl Loop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::Table;
-    use crate::view::Look;
+    use crate::reader::Reader;
+    use crate::row_cache::RowCache;
+    use crate::tables::{Table, Tables};
+    use fjall::Database;
 
     fn start(folder: &std::path::Path, queue_max: usize) -> Writer {
-        let due = Due { hold: Timestamp::MAX, payment: Timestamp::MAX };
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
-        let progress = Arc::new(Progress::new(due, Arc::default()));
-        let shelf = Arc::new(Shelf::new(db.clone(), tables.clone(), 1 << 20));
+        let status = Arc::new(WriterStatus::new(NextTimers::NONE, Arc::default()));
+        let cache = Arc::new(ReadCache::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
-        let housekeeping = Housekeeping::start(db.clone(), tables.clone(), Arc::default()).unwrap();
-        let remembered = (progress, shelf, Recent::new(1 << 20));
-        Writer::start(db, tables, (0, due), remembered, (space, housekeeping), queue_max).unwrap()
+        let flush_scheduler = FlushScheduler::start(db.clone(), tables.clone(), Arc::default()).unwrap();
+        let tx = Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE);
+        Writer::start(tx, status, cache, space, flush_scheduler, queue_max).unwrap()
     }
 
     #[tokio::test]
-    async fn commands_see_those_before_them_in_every_group() {
+    async fn a_command_sees_all_commands_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let writer = Arc::new(start(folder.path(), 64));
-        let mut counting = tokio::task::JoinSet::new();
+        let mut counters = tokio::task::JoinSet::new();
         for _ in 0..50 {
             let writer = Arc::clone(&writer);
-            counting.spawn(async move {
+            counters.spawn(async move {
                 for _ in 0..40 {
                     let count = |tx: &mut Tx| {
                         let row = tx.get(Table::Meta, b"count")?;
@@ -280,13 +287,13 @@ mod tests {
                 }
             });
         }
-        counting.join_all().await;
+        counters.join_all().await;
         let last = writer.write(|tx| tx.get(Table::Meta, b"count")).await.unwrap().unwrap();
         assert_eq!(u64::from_be_bytes(last.as_ref().try_into().unwrap()), 2_000);
     }
 
     #[tokio::test]
-    async fn a_full_queue_is_told_at_once() {
+    async fn a_full_queue_refuses_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let writer = Arc::new(start(folder.path(), 1));
         let (entered, is_busy) = oneshot::channel();
@@ -311,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_that_panics_leaves_nobody_waiting() {
+    async fn a_command_that_panics_leaves_no_caller_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let writer = start(folder.path(), 64);
         let broken = writer.write::<()>(|_| panic!("a bug")).await;

@@ -1,4 +1,4 @@
-//! The contract on the embedded engine.
+//! The contract suite on the embedded engine.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 

@@ -1,4 +1,4 @@
-//! Data that does not add up, as a damaged import may bring it: the shop goes on, and the audit tells.
+//! Inconsistent data, for example of a damaged import: sales continue, and the audit reports the drift.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
@@ -6,7 +6,7 @@ use mw_domain::{
     Currency, Demand, GeoZone, Level, Money, Order, OrderId, OrderLine, OrderStatus, Product, Reservation,
     ReservationId, ReservationStatus, Timestamp, UserId, ZoneStock,
 };
-use mw_store::records::{Checkpoint, Record, Records};
+use mw_store::export::{Checkpoint, ExportImport, Record};
 use mw_store::stock::{Reserve, Stock};
 use mw_store::{Freshness, Orders};
 use mw_store_embedded::{EmbeddedStore, Options};
@@ -21,7 +21,7 @@ fn phone() -> Product {
     product("p").made_at(at(0)).build()
 }
 
-/// A hold and an unpaid order of units that no figure has reserved.
+/// A hold and an unpaid order whose units the stock level does not count as reserved.
 fn unexplained() -> Vec<Record> {
     let (product_id, geo_zone) = (phone().product_id, GeoZone::parse("z").unwrap());
     let stock = ZoneStock {
@@ -67,7 +67,7 @@ fn unexplained() -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn a_hold_that_no_figure_explains_does_not_stop_the_sale() {
+async fn a_hold_that_the_stock_level_does_not_explain_does_not_block_sales() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         Options { min_free_bytes: 0, ..Options::new(folder.path(), Currency::parse("RUB").unwrap()) };
@@ -75,8 +75,8 @@ async fn a_hold_that_no_figure_explains_does_not_stop_the_sale() {
     store.import(unexplained(), Checkpoint { import: "x".into(), done: 4 }).await.unwrap();
     assert_eq!(store.audit(&|_| ()).await.unwrap().drifts.len(), 1);
 
-    assert_eq!(store.settle_expired(at(11), 10).await, Ok(1));
-    assert_eq!(store.settle_expired(at(11), 10).await, Ok(0));
+    assert_eq!(store.expire_reservations(at(11), 10).await, Ok(1));
+    assert_eq!(store.expire_reservations(at(11), 10).await, Ok(0));
     assert_eq!(store.cancel_unpaid(at(11), "late", 10).await, Ok(1));
     assert_eq!(store.cancel_unpaid(at(11), "late", 10).await, Ok(0));
     let reserve = Reserve {
@@ -85,10 +85,11 @@ async fn a_hold_that_no_figure_explains_does_not_stop_the_sale() {
         lines: vec![Demand { product_id: phone().product_id, quantity: 5 }],
         expires_at: at(20),
         now: at(12),
-        once: None,
+        identity: None,
     };
     let zone = reserve.geo_zone.clone();
     store.reserve(reserve).await.unwrap();
-    let stock = store.zone_stock(&phone().product_id, &zone, Freshness::Full, at(13)).await.unwrap().unwrap();
+    let stock =
+        store.zone_stock(&phone().product_id, &zone, Freshness::Latest, at(13)).await.unwrap().unwrap();
     assert_eq!(stock.level, Level { on_hand: 5, reserved: 5 });
 }

@@ -1,4 +1,4 @@
-//! Opening a data directory: what is refused, and in which words.
+//! Opening a data directory: which directories are refused, and the message for the operator.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use mw_domain::Currency;
-use mw_store::Records;
-use mw_store::records::Checkpoint;
+use mw_store::ExportImport;
+use mw_store::export::Checkpoint;
 use mw_store_embedded::{EmbeddedStore, OpenError, Options};
 
 fn options(path: &Path) -> Options {
@@ -20,7 +20,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_new_directory_is_made_and_opens_again() {
+async fn a_new_directory_is_created_and_opens_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/data");
     for _ in 0..2 {
@@ -42,24 +42,24 @@ fn a_directory_of_a_newer_release_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(EmbeddedStore::open(options(folder.path())).unwrap());
     fs::write(folder.path().join("FORMAT"), "mobile-world 2\n").unwrap();
-    assert!(refusal(folder.path()).contains("has format 2, and this release reads up to 1"));
+    assert!(refusal(folder.path()).contains("format 2 is newer than format 1 of this release"));
 }
 
 #[test]
-fn a_directory_without_its_format_is_damaged() {
+fn a_directory_without_a_readable_format_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     drop(EmbeddedStore::open(options(folder.path())).unwrap());
     fs::write(folder.path().join("FORMAT"), "something else").unwrap();
-    assert!(refusal(folder.path()).contains("is damaged"));
+    assert!(refusal(folder.path()).contains("damaged: "));
     fs::remove_file(folder.path().join("FORMAT")).unwrap();
-    assert!(refusal(folder.path()).contains("the file FORMAT is missing"));
+    assert!(refusal(folder.path()).contains("file FORMAT is missing"));
 }
 
 #[test]
-fn a_directory_with_other_files_is_left_alone() {
+fn a_directory_with_other_files_is_refused_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("thesis.txt"), "precious").unwrap();
-    assert!(refusal(folder.path()).contains("holds other files and no store"));
+    assert!(refusal(folder.path()).contains("contains other files and no store"));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -69,7 +69,7 @@ fn a_store_keeps_its_currency() {
     drop(EmbeddedStore::open(options(folder.path())).unwrap());
     let euro = Options { currency: Currency::parse("EUR").unwrap(), ..options(folder.path()) };
     let refused = EmbeddedStore::open(euro).map(drop).unwrap_err().to_string();
-    assert!(refused.contains("its amounts are in RUB, and shop.currency is EUR"), "{refused}");
+    assert!(refused.contains("amounts are stored in RUB, shop.currency is EUR"), "{refused}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_path_that_is_a_file_is_refused() {
 
 #[test]
 fn a_directory_that_may_not_be_written_is_refused() {
-    // Root may write anywhere but to a file system that takes no files at all.
+    // Root may write everywhere except to a file system without regular files.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("closed");
     fs::create_dir(&path).unwrap();
@@ -93,17 +93,17 @@ fn a_directory_that_may_not_be_written_is_refused() {
 }
 
 #[test]
-fn a_damaged_journal_or_table_is_told() {
+fn a_damaged_version_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(EmbeddedStore::open(options(folder.path())).unwrap());
     let version = folder.path().join("db/version");
-    assert!(version.exists(), "the engine keeps its version in this file");
+    assert!(version.exists(), "fjall stores its version in this file");
     fs::write(&version, "nonsense").unwrap();
-    assert!(refusal(folder.path()).contains("is damaged"));
+    assert!(refusal(folder.path()).contains("damaged: "));
 }
 
 #[tokio::test]
-async fn a_journal_that_lost_its_end_is_told() {
+async fn a_journal_that_lost_synced_batches_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(options(folder.path())).unwrap();
     let checkpoint = |done| Checkpoint { import: "x".into(), done };
@@ -119,8 +119,12 @@ async fn a_journal_that_lost_its_end_is_told() {
         .find(|path| path.extension().is_some_and(|extension| extension == "jnl"))
         .unwrap();
     let bytes = fs::read(&journal).unwrap();
-    let last_group = bytes.windows(6).rposition(|window| window == b"groups").unwrap();
-    fs::write(&journal, &bytes[..last_group]).unwrap();
+    let key = b"commit_sequence";
+    let last_batch = bytes.windows(key.len()).rposition(|window| window == key).unwrap();
+    fs::write(&journal, &bytes[..last_batch]).unwrap();
     let refused = refusal(folder.path());
-    assert!(refused.contains("5 groups of writes were on disk and 4 are left"), "{refused}");
+    assert!(
+        refused.contains("commit sequence number is 4, was 5: acknowledged writes are lost"),
+        "{refused}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Random operations with restarts on the embedded engine, each answer compared with the model's.
+//! Random operations with restarts on the embedded engine, each result compared with the model's.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ async fn the_engine_agrees_with_the_model() {
         let folder = tempfile::tempdir().unwrap();
         random::run(seed, random::steps(400), async || {
             let currency = Currency::parse("RUB").unwrap();
-            // Tables so small that they are flushed and compacted while the test runs.
+            // Memtables so small that they are flushed and compacted while the test runs.
             let options = Options {
                 min_free_bytes: 0,
                 memtable_bytes: 4 * 1_024,

@@ -1,12 +1,12 @@
-//! What readers see while writers are at work: never a figure that breaks its rule, never units in two carts.
+//! What concurrent readers see: stock levels within their bounds, acknowledged changes, and no part of a commit.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use mw_domain::cart::CartLifetime;
-use mw_domain::product::ProductPatch;
+use mw_domain::carts::CartLifetime;
+use mw_domain::products::ProductPatch;
 use mw_domain::{
     CartId, Currency, Demand, GeoZone, MergeMode, Money, Owner, ProductId, ReservationId, SessionId,
     Timestamp, UserId,
@@ -14,7 +14,7 @@ use mw_domain::{
 use mw_store::carts::{Carts, Merge, SetLine};
 use mw_store::products::{CategoryQuery, ImportProduct, Products};
 use mw_store::stock::{Reserve, SetOnHand, Stock};
-use mw_store::{Freshness, PageRequest, StoreError, Upkeep};
+use mw_store::{Freshness, Maintenance, PageRequest, StoreError};
 use mw_store_embedded::{EmbeddedStore, Options};
 use mw_testkit::builders::product;
 use uuid::Uuid;
@@ -33,7 +33,7 @@ fn at(ms: i64) -> Timestamp {
 async fn stock_up(store: &EmbeddedStore, product_id: &ProductId, zone: &GeoZone, on_hand: u64) {
     let product = product(product_id.as_str()).made_at(at(0)).build();
     let stock = vec![(zone.clone(), on_hand)];
-    let command = ImportProduct { product, stock, op: Uuid::from_u128(1), now: at(0), once: None };
+    let command = ImportProduct { product, stock, op: Uuid::from_u128(1), now: at(0), identity: None };
     store.import_product(command).await.unwrap();
 }
 
@@ -46,22 +46,23 @@ async fn open_with(folder: &std::path::Path, on_hand: u64) -> (Arc<EmbeddedStore
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn reserved_never_passes_on_hand_for_any_reader() {
+async fn reserved_never_exceeds_on_hand_for_any_reader() {
     let folder = tempfile::tempdir().unwrap();
     let (store, product_id, zone) = open_with(folder.path(), 50).await;
 
     let done = Arc::new(AtomicBool::new(false));
-    let (reader, stop, id, place) = (Arc::clone(&store), Arc::clone(&done), product_id.clone(), zone.clone());
-    let watching = tokio::spawn(async move {
-        let mut looks = 0_u64;
+    let (reader, stop, id, geo_zone) =
+        (Arc::clone(&store), Arc::clone(&done), product_id.clone(), zone.clone());
+    let watcher = tokio::spawn(async move {
+        let mut reads = 0_u64;
         while !stop.load(Ordering::Relaxed) {
-            let now = at(i64::try_from(looks % 3_000).unwrap());
-            let stock = reader.zone_stock(&id, &place, Freshness::Full, now).await.unwrap().unwrap();
+            let now = at(i64::try_from(reads % 3_000).unwrap());
+            let stock = reader.zone_stock(&id, &geo_zone, Freshness::Latest, now).await.unwrap().unwrap();
             assert!(stock.level.reserved <= stock.level.on_hand && stock.level.on_hand <= 50, "{stock:?}");
-            looks += 1;
+            reads += 1;
             tokio::task::yield_now().await;
         }
-        looks
+        reads
     });
 
     let mut buyers = tokio::task::JoinSet::new();
@@ -80,7 +81,7 @@ async fn reserved_never_passes_on_hand_for_any_reader() {
                     }],
                     expires_at: now.plus_seconds(1),
                     now,
-                    once: None,
+                    identity: None,
                 };
                 if store.reserve(command).await.is_ok() && step % 2 == 0 {
                     store.release(reservation_id, now).await.unwrap();
@@ -90,24 +91,24 @@ async fn reserved_never_passes_on_hand_for_any_reader() {
     }
     buyers.join_all().await;
     done.store(true, Ordering::Relaxed);
-    assert!(watching.await.unwrap() > 0);
+    assert!(watcher.await.unwrap() > 0);
     assert_eq!(store.audit(&|_| ()).await.unwrap().drifts, []);
 }
 
-/// Changes of one card and of its stock, all answered before the next begins.
+/// Changes of one product and of its stock, each acknowledged before the next begins.
 const CHANGES: i64 = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_answered_is_what_every_later_reader_sees() {
+async fn every_later_reader_sees_an_acknowledged_change() {
     let folder = tempfile::tempdir().unwrap();
     let (store, product_id, zone) = open_with(folder.path(), 0).await;
-    let category = store.product(&product_id, Freshness::Full).await.unwrap().unwrap().category.clone();
+    let category = store.product(&product_id, Freshness::Latest).await.unwrap().unwrap().category.clone();
 
-    let answered = Arc::new(AtomicI64::new(0));
+    let acknowledged = Arc::new(AtomicI64::new(0));
     let mut readers = tokio::task::JoinSet::new();
     for _ in 0..3 {
-        let (store, answered, product_id, zone) =
-            (Arc::clone(&store), Arc::clone(&answered), product_id.clone(), zone.clone());
+        let (store, acknowledged, product_id, zone) =
+            (Arc::clone(&store), Arc::clone(&acknowledged), product_id.clone(), zone.clone());
         let query = CategoryQuery {
             category: category.clone(),
             min_price: None,
@@ -119,20 +120,20 @@ async fn what_was_answered_is_what_every_later_reader_sees() {
         readers.spawn(async move {
             let mut seen = 0;
             while seen < CHANGES {
-                let least = seen.max(answered.load(Ordering::Acquire));
+                let least = seen.max(acknowledged.load(Ordering::Acquire));
                 let first = PageRequest { after: None, limit: 10 };
-                let page = store.category(&query, Freshness::Showcase, at(0), first).await.unwrap();
-                let [listed] = page.items.as_slice() else { panic!("one card: {page:?}") };
+                let page = store.category(&query, Freshness::StaleOk, at(0), first).await.unwrap();
+                let [listed] = page.items.as_slice() else { panic!("one product: {page:?}") };
                 let units = i64::try_from(listed.available.unwrap()).unwrap();
-                assert!(units >= least && units <= CHANGES, "{units} units after {least} were answered");
+                assert!(units >= least && units <= CHANGES, "{units} units after {least} were acknowledged");
                 if least > 0 {
                     assert!(
                         listed.product.price.as_minor() >= least,
-                        "{listed:?} after {least} was answered"
+                        "{listed:?} after {least} was acknowledged"
                     );
                 }
                 let stock =
-                    store.zone_stock(&product_id, &zone, Freshness::Full, at(0)).await.unwrap().unwrap();
+                    store.zone_stock(&product_id, &zone, Freshness::Latest, at(0)).await.unwrap().unwrap();
                 seen = i64::try_from(stock.level.on_hand).unwrap();
                 assert!(seen >= units, "{seen} units after {units} were seen");
             }
@@ -142,7 +143,7 @@ async fn what_was_answered_is_what_every_later_reader_sees() {
         let patch = ProductPatch { price: Some(Money::from_minor(change)), ..ProductPatch::default() };
         store.patch_product(&product_id, patch, at(0)).await.unwrap();
         stock_up_to(&store, &product_id, &zone, change).await;
-        answered.store(change, Ordering::Release);
+        acknowledged.store(change, Ordering::Release);
     }
     while let Some(read) = readers.join_next().await {
         read.unwrap();
@@ -194,12 +195,12 @@ async fn merge(store: Arc<EmbeddedStore>, number: usize) {
         expected_version: None,
         lifetime: LIFETIME,
         now: at(1),
-        once: None,
+        identity: None,
     };
     store.merge(command).await.unwrap();
 }
 
-/// Looks at all pairs again and again until every one is merged.
+/// Reads all pairs in a loop until every one is merged.
 fn watch(store: &EmbeddedStore, runtime: &tokio::runtime::Handle) {
     let lines = |owner: &Owner| {
         let cart = runtime.block_on(store.active_cart(owner, at(1)));
@@ -209,19 +210,22 @@ fn watch(store: &EmbeddedStore, runtime: &tokio::runtime::Handle) {
     while !waiting.is_empty() {
         waiting.retain(|number| {
             let (user_id, session_id) = pair(*number);
-            // The user's cart first: whatever is in it must be gone from the guest's by the next look.
-            let taken = lines(&Owner::User(user_id));
-            let left = lines(&Owner::Session(session_id));
-            assert!(taken == 0 || taken == LINES, "half of the lines: {taken}");
-            assert!(taken == 0 || left == 0, "{taken} lines with the user and {left} with the guest");
-            taken == 0
+            // The user's cart first: lines in it must be gone from the guest's cart by the second read.
+            let user_lines = lines(&Owner::User(user_id));
+            let guest_lines = lines(&Owner::Session(session_id));
+            assert!(user_lines == 0 || user_lines == LINES, "a part of the lines: {user_lines}");
+            assert!(
+                user_lines == 0 || guest_lines == 0,
+                "{user_lines} lines of the user, {guest_lines} of the guest"
+            );
+            user_lines == 0
         });
     }
 }
 
-/// Many merges become visible at once, so that a reader who could see a part of a commit would.
+/// Many merges are committed as one batch, so that a reader that can see a part of a commit does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_never_shows_the_same_units_in_both_carts() {
+async fn a_merge_never_shows_a_line_in_both_carts() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     (0..PAIRS)
@@ -230,17 +234,17 @@ async fn a_merge_never_shows_the_same_units_in_both_carts() {
         .join_all()
         .await;
     let (reader, runtime) = (Arc::clone(&store), tokio::runtime::Handle::current());
-    let watching = tokio::task::spawn_blocking(move || watch(&reader, &runtime));
+    let watcher = tokio::task::spawn_blocking(move || watch(&reader, &runtime));
     (0..PAIRS)
         .map(|number| merge(Arc::clone(&store), number))
         .collect::<tokio::task::JoinSet<_>>()
         .join_all()
         .await;
-    watching.await.unwrap();
+    watcher.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_disk_with_too_little_room_takes_no_writes_and_still_reads() {
+async fn with_too_little_free_space_writes_are_refused_and_reads_continue() {
     let folder = tempfile::tempdir().unwrap();
     let zone = GeoZone::parse("z").unwrap();
     let product_id = ProductId::parse("p").unwrap();
@@ -253,15 +257,15 @@ async fn a_disk_with_too_little_room_takes_no_writes_and_still_reads() {
     let store = EmbeddedStore::open(options).unwrap();
     assert!(matches!(store.delete_product(&product_id).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
-    assert!(store.product(&product_id, Freshness::Full).await.unwrap().is_some());
+    assert!(store.product(&product_id, Freshness::Latest).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so() {
+async fn a_closed_store_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.close();
     let refused = store.delete_product(&ProductId::parse("p").unwrap()).await;
-    assert_eq!(refused, Err(StoreError::Unavailable("the store is closed".into())));
+    assert_eq!(refused, Err(StoreError::Unavailable("accept write: the store is closed".into())));
     assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
 }

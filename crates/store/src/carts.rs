@@ -1,14 +1,14 @@
-//! The promise of carts.
+//! The contract of carts.
 //!
-//! A line is its own cell of truth: changes of different lines never lose one another, of the same line the last wins,
-//! a removed line does not come back. An expired cart is not there: a change after its expiry opens a new one.
+//! Concurrent changes of different lines are all kept; of the same line the last wins; a removed line does not reappear.
+//! No read returns an expired cart, and a change after the expiry opens a new one.
 
-use mw_domain::cart::{CartLifetime, MergeChange};
+use mw_domain::carts::{CartLifetime, MergeChange};
 use mw_domain::{Cart, CartChange, CartId, MergeMode, Owner, ProductId, SessionId, Timestamp, UserId};
 
-use crate::{Done, Once, Page, PageRequest, Result};
+use crate::{Done, Page, PageRequest, Refusal, RequestIdentity, Result};
 
-/// Adds a line or replaces its quantity; opens a cart under `new_cart_id` where there is none.
+/// Adds a line or replaces its quantity; opens a cart under `new_cart_id` if there is none.
 #[derive(Debug, Clone)]
 pub struct SetLine {
     pub owner: Owner,
@@ -36,28 +36,40 @@ pub struct Abandon {
     pub expected_version: Option<u64>,
     pub lifetime: CartLifetime,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
-/// Moves the guest's lines into the user's cart; opens that under `new_cart_id` where there is none.
+/// Moves the guest's lines into the user's cart; opens a cart under `new_cart_id` if the user has none.
 #[derive(Debug, Clone)]
 pub struct Merge {
     pub user_id: UserId,
     pub session_id: SessionId,
     pub mode: MergeMode,
     pub new_cart_id: CartId,
-    /// Of the user's cart.
+    /// The version of the user's cart.
     pub expected_version: Option<u64>,
     pub lifetime: CartLifetime,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
-/// The user's cart after a merge (`None` where neither had one) and what the merge changed.
+/// The user's cart after a merge (`None` if neither had one) and the changes of the merge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
     pub cart: Option<Cart>,
     pub changes: Vec<MergeChange>,
+}
+
+/// The rule of `If-Match`: refuses with `CartVersion` unless the active cart has the expected version. A missing cart has
+/// version 0.
+pub fn check_version(active: Option<&Cart>, expected: Option<u64>) -> Result<()> {
+    let version = active.map_or(0, |cart| cart.version);
+    match expected {
+        Some(expected) if expected != version => {
+            Err(Refusal::CartVersion { current: active.cloned() }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 #[async_trait::async_trait]
@@ -67,22 +79,22 @@ pub trait Carts: Send + Sync {
     /// Refuses: `CartVersion`, `CartTooLarge`.
     async fn set_line(&self, command: SetLine) -> Result<Cart>;
 
-    /// The cart without the line; unchanged where it has no such line, `None` where there is no cart.
+    /// Returns the cart without the line: unchanged if it has no such line, `None` if there is no cart.
     /// Refuses: `CartVersion`.
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>>;
 
-    /// Refuses: `CartVersion`, then `CartEmpty` where there is no active cart.
+    /// Refuses: `CartVersion`, then `CartEmpty` if there is no active cart.
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>>;
 
-    /// One atomic change of both carts, once per guest cart: whoever repeats it finds no guest cart and changes nothing.
+    /// One atomic change of both carts, once per guest cart: a repeated merge finds no guest cart and changes nothing.
     /// Refuses: `CartVersion`.
     async fn merge(&self, command: Merge) -> Result<Done<Merged>>;
 
-    /// The owner's carts of every status, newest (by creation, then id: both falling) first, until they expire.
+    /// The owner's unexpired carts of every status, by creation time, then id, both descending.
     async fn carts(&self, owner: &Owner, now: Timestamp, page: PageRequest) -> Result<Page<Cart>>;
 
-    /// The owner's line changes of the last 30 days, newest first (by time, then version); those of one change by
-    /// product id, rising.
+    /// The owner's line changes of the last 30 days, by time, then version, both descending; the lines of one change by
+    /// product id, ascending.
     async fn cart_changes(
         &self,
         owner: &Owner,
@@ -90,7 +102,7 @@ pub trait Carts: Send + Sync {
         page: PageRequest,
     ) -> Result<Page<CartChange>>;
 
-    /// Carts that are active and were last changed at or before `idle_since`, or abandoned and not merged. The order is the engine's.
+    /// The carts that are idle by [`Cart::is_idle`] and not expired. The engine chooses their order.
     async fn idle_carts(
         &self,
         idle_since: Timestamp,

@@ -1,35 +1,35 @@
-//! Why a call did not do what was asked.
+//! Errors of the store, by certainty.
 //!
-//! Use [`StoreError::Refused`] where the rules of the shop say no; `Unavailable` and `Overloaded` where nothing was done
-//! and trying later may help; `Ambiguous` where the effect may or may not have happened, so that the caller repeats with
-//! the same key or reads and decides; `Corrupt` where stored bytes make no sense. No path turns `Ambiguous` into another
-//! kind or repeats such a call blindly.
+//! Use [`StoreError::Refused`] if a rule of the shop forbids the command; `Unavailable` and `Overloaded` if nothing was
+//! applied and a retry may succeed; `Ambiguous` if the command may have been applied, so that the caller repeats it with
+//! the same key, or reads and decides; `Corrupt` if stored bytes cannot be decoded. No code turns `Ambiguous` into
+//! another kind or retries such a call without a key.
 
-use mw_domain::order::IllegalTransition;
+use mw_domain::orders::IllegalTransition;
 use mw_domain::{Cart, Money, Order, OrderId, ProductId, ReservationStatus, Shortage, ZoneStock};
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The rules say no; nothing was done.
+    /// A rule of the shop forbids the command; nothing was applied.
     #[error(transparent)]
     Refused(Box<Refusal>),
-    /// Storage cannot do it now; surely nothing was done.
+    /// Storage cannot serve the call now; certainly nothing was applied.
     #[error("storage is unavailable: {0}")]
     Unavailable(String),
-    /// Too much is waiting already; surely nothing was done.
+    /// A queue is full; certainly nothing was applied.
     #[error("storage has too much waiting")]
     Overloaded,
-    /// It may have been done or not.
+    /// The command may have been applied or not.
     #[error("outcome unknown: {0}")]
     Ambiguous(String),
-    /// What is stored cannot be read.
+    /// Stored bytes cannot be decoded.
     #[error("stored data is damaged: {0}")]
     Corrupt(String),
 }
 
-/// A rule of the shop that was not met. Nothing was done.
+/// The rule of the shop that a command breaks. Nothing was applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the cursor is not one that this list gave out")]
@@ -50,9 +50,9 @@ pub enum Refusal {
     PriceChanged { current: Money },
     #[error("there is no cart with lines in it")]
     CartEmpty,
-    #[error("a cart holds at most 100 lines")]
+    #[error("{}", mw_domain::carts::CartTooLarge)]
     CartTooLarge,
-    /// The figure is not the expected one. A zone without stock yet has 0, as of now.
+    /// The units on hand are not the expected number. A zone without stock has 0, as of now.
     #[error("the stock is not what was expected")]
     StockChanged { current: ZoneStock },
     #[error("fewer units would be on hand than are reserved")]
@@ -78,14 +78,20 @@ impl From<Refusal> for StoreError {
     }
 }
 
+impl From<Box<Refusal>> for StoreError {
+    fn from(refusal: Box<Refusal>) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl From<mw_domain::limits::InvalidField> for StoreError {
     fn from(invalid: mw_domain::limits::InvalidField) -> Self {
         Refusal::InvalidField { field: invalid.field, detail: invalid.detail }.into()
     }
 }
 
-impl From<mw_domain::cart::CartTooLarge> for StoreError {
-    fn from(_: mw_domain::cart::CartTooLarge) -> Self {
+impl From<mw_domain::carts::CartTooLarge> for StoreError {
+    fn from(_: mw_domain::carts::CartTooLarge) -> Self {
         Refusal::CartTooLarge.into()
     }
 }
@@ -97,11 +103,67 @@ impl From<IllegalTransition> for StoreError {
 }
 
 impl StoreError {
-    /// The rule that was not met, if that is what happened.
+    /// The refusal, if the error is one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
             _ => None,
         }
+    }
+
+    /// The error of an operation of several steps that failed before its first effect: nothing was applied, so an ambiguous
+    /// preparation (an intent, a row that no reader follows yet) is a plain `Unavailable`.
+    #[must_use]
+    pub fn before_first_effect(self) -> Self {
+        match self {
+            Self::Ambiguous(detail) => Self::Unavailable(detail),
+            other => other,
+        }
+    }
+
+    /// The error of an operation of several steps that failed after its first effect: the rest may be applied or not, so
+    /// "certainly not applied" no longer holds. `Refused` and `Corrupt` are unchanged.
+    #[must_use]
+    pub fn after_first_effect(self) -> Self {
+        match self {
+            Self::Unavailable(detail) => Self::Ambiguous(detail),
+            Self::Overloaded => Self::Ambiguous(Self::Overloaded.to_string()),
+            other @ (Self::Refused(_) | Self::Ambiguous(_) | Self::Corrupt(_)) => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_kind() -> [StoreError; 5] {
+        [
+            Refusal::CartEmpty.into(),
+            StoreError::Unavailable("u".to_owned()),
+            StoreError::Overloaded,
+            StoreError::Ambiguous("a".to_owned()),
+            StoreError::Corrupt("c".to_owned()),
+        ]
+    }
+
+    #[test]
+    fn failure_before_the_first_effect_is_never_ambiguous() {
+        let [refused, unavailable, overloaded, _, corrupt] = every_kind();
+        let expected = [refused, unavailable, overloaded, StoreError::Unavailable("a".to_owned()), corrupt];
+        assert_eq!(every_kind().map(StoreError::before_first_effect), expected);
+    }
+
+    #[test]
+    fn failure_after_the_first_effect_is_never_certainly_not_applied() {
+        let [refused, _, overloaded, ambiguous, corrupt] = every_kind();
+        let expected = [
+            refused,
+            StoreError::Ambiguous("u".to_owned()),
+            StoreError::Ambiguous(overloaded.to_string()),
+            ambiguous,
+            corrupt,
+        ];
+        assert_eq!(every_kind().map(StoreError::after_first_effect), expected);
     }
 }

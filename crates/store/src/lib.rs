@@ -1,18 +1,20 @@
-//! What storage promises: one trait a noun, the errors that tell *surely not done* from *may have been done*, an
-//! in-memory model that is the oracle of tests, and the contract suite that every engine passes.
+//! The storage contract: one trait per noun, errors that distinguish *certainly not applied* from *may have been
+//! applied*, an in-memory model as the oracle of tests, and the contract suite that every engine passes.
 //!
-//! Callers bring the time and the new ids with every command, so that an engine is deterministic and a command can be
-//! repeated. Whatever an engine acknowledged survives the death of the process.
+//! Every command carries the time and the new ids, so that an engine is deterministic and a command can be repeated.
+//! An acknowledged write survives the crash of the process.
 
 pub mod carts;
 pub mod contract;
+pub mod delegation;
 pub mod error;
+pub mod export;
+pub mod idempotency;
 pub mod model;
-pub mod once;
 pub mod orders;
 pub mod page;
 pub mod products;
-pub mod records;
+pub mod request;
 pub mod sessions;
 pub mod stock;
 
@@ -20,39 +22,39 @@ use std::sync::Arc;
 
 pub use carts::Carts;
 pub use error::{Refusal, Result, StoreError};
-pub use once::{Done, Fingerprint, Once};
+pub use export::ExportImport;
+pub use idempotency::{Done, Fingerprint, RequestIdentity, StoredValue};
 pub use orders::Orders;
 pub use page::{Page, PageRequest, Position};
 pub use products::Products;
-pub use records::Records;
 pub use sessions::Sessions;
 pub use stock::Stock;
 
 use mw_domain::Timestamp;
 
-/// How old an answer may be. The embedded engine never lags; on a cluster it decides the consistency of a read.
+/// How stale the result of a read may be. It decides the consistency level on a cluster; the embedded engine never lags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// What a shopper browses: may lag by the policy's allowance.
-    Showcase,
-    /// What money is taken for.
-    Full,
+    /// May be stale, within the bound of the policy.
+    StaleOk,
+    /// The latest acknowledged value: for every read that a sale depends on.
+    Latest,
 }
 
-/// What an engine does for itself and tells of itself.
+/// Maintenance and readiness of an engine.
 #[async_trait::async_trait]
-pub trait Upkeep: Send + Sync {
-    /// Whether storage can serve reads and writes now; the error says what is wrong.
+pub trait Maintenance: Send + Sync {
+    /// Whether storage can serve reads and writes now; the error names the cause.
     async fn ready(&self) -> Result<()>;
 
-    /// Removes up to `limit` rows that have expired; answers how many. Reads never show them in any case.
-    async fn clean(&self, now: Timestamp, limit: usize) -> Result<usize>;
+    /// Removes up to `limit` expired rows; returns how many. Reads never show an expired row, purged or not.
+    async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;
 }
 
-/// Everything an engine of the shop can do.
-pub trait Store: Carts + Sessions + Products + Stock + Orders + Records + Upkeep {}
+/// The whole storage contract.
+pub trait Store: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance {}
 
-impl<T: Carts + Sessions + Products + Stock + Orders + Records + Upkeep> Store for T {}
+impl<T: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance> Store for T {}
 
-/// A store that is shared by whoever serves requests.
+/// A store that is shared by all request handlers.
 pub type SharedStore = Arc<dyn Store>;

@@ -1,6 +1,6 @@
-//! Lists are read page by page; nobody reads without a bound.
+//! Pagination: every list is read in pages of bounded size.
 
-/// Where a page ended. Only the engine that made it can read it; a caller hands it back as it is.
+/// The end of a page. It is opaque: only the engine that made it can read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position(pub Vec<u8>);
 
@@ -11,7 +11,8 @@ pub struct PageRequest {
     pub after: Option<Position>,
 }
 
-/// Some items, and where to go on. A page may hold fewer items than asked for while there are more: `next` decides.
+/// The items of a page and the position of the next one. A page may be shorter than its limit although more follow:
+/// only a missing `next` ends the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     pub items: Vec<T>,

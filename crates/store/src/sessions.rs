@@ -1,22 +1,22 @@
-//! The promise of sessions. An expired session is not there.
+//! The contract of sessions. No read returns an expired session.
 
 use std::collections::BTreeMap;
 
-use mw_domain::cart::CartLifetime;
-use mw_domain::session::SessionLifetime;
+use mw_domain::carts::CartLifetime;
+use mw_domain::sessions::SessionLifetime;
 use mw_domain::{Cart, CartId, MergeMode, Session, SessionId, Timestamp, UserId};
 use uuid::Uuid;
 
-use crate::{Done, Once, Page, PageRequest, Result};
+use crate::{Done, Page, PageRequest, RequestIdentity, Result};
 
 #[derive(Debug, Clone)]
 pub struct CreateSession {
     pub session: Session,
-    /// What the session's id was made of, where it came without one. Where two processes may do the same request at once,
-    /// the id is made of what they share instead.
-    pub made_of: Option<Uuid>,
+    /// The seed of the session's id, if the client sent no id. Two processes that may run the same request at once derive
+    /// the id from the operation instead.
+    pub id_seed: Option<Uuid>,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
 /// Activity: slides the expiry, merges data (`None` removes a key).
@@ -38,7 +38,7 @@ pub struct Login {
     pub session_lifetime: SessionLifetime,
     pub cart_lifetime: CartLifetime,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,21 +50,21 @@ pub struct LoggedIn {
 
 #[async_trait::async_trait]
 pub trait Sessions: Send + Sync {
-    /// Refuses: `SessionBound` where the id is live already.
+    /// Refuses: `SessionBound` if a live session has the id.
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>>;
 
     async fn session(&self, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>>;
 
-    /// Refuses: `SessionNotFound`, `InvalidField` where the merged data is too much.
+    /// Refuses: `SessionNotFound`, `InvalidField` if the merged data exceeds the limits.
     async fn touch_session(&self, command: TouchSession) -> Result<Session>;
 
-    /// Logging in counts as activity. Refuses: `SessionNotFound`, `SessionBound` where another user has it.
+    /// A login counts as activity. Refuses: `SessionNotFound`, `SessionBound` if the session belongs to another user.
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>>;
 
     /// Refuses: `SessionNotFound`.
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()>;
 
-    /// The user's live sessions, newest first; those of one instant by id, rising.
+    /// The user's live sessions, newest first; sessions of one instant by id, ascending.
     async fn user_sessions(
         &self,
         user_id: &UserId,

@@ -1,11 +1,12 @@
-//! The promise of stock: `reserved <= on_hand` at every instant a reader sees, and units conserved: what was put in is
-//! on hand or has left with a paid order or a confirmed hold. The ledger proves it.
+//! The contract of stock: every read shows `reserved <= on_hand`, and units are conserved: each one is on hand or has
+//! left the stock with a paid order or a confirmed reservation. The ledger proves it.
 
+use mw_domain::limits::ON_HAND_MAX;
 use mw_domain::stock::Delta;
 use mw_domain::{Demand, GeoZone, Level, ProductId, Reservation, ReservationId, Timestamp, ZoneStock};
 use uuid::Uuid;
 
-use crate::{Done, Freshness, Once, Result};
+use crate::{Done, Freshness, Refusal, RequestIdentity, Result};
 
 /// Sets the units on hand.
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct SetOnHand {
     pub product_id: ProductId,
     pub geo_zone: GeoZone,
     pub on_hand: u64,
-    /// Refused with `StockChanged` unless this is what is on hand; a zone without stock has 0.
+    /// Refused with `StockChanged` unless this number is on hand; a zone without stock has 0.
     pub expected_on_hand: Option<u64>,
     /// The id of this movement in the ledger.
     pub op: Uuid,
@@ -29,22 +30,49 @@ pub struct Adjust {
     pub reason: String,
     pub op: Uuid,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
-/// Holds units of several products of a zone until a moment: all of them or none.
+/// Holds units of several products of a zone until an instant: all of them or none.
 #[derive(Debug, Clone)]
 pub struct Reserve {
     pub reservation_id: ReservationId,
     pub geo_zone: GeoZone,
-    /// One a product.
+    /// One per product.
     pub lines: Vec<Demand>,
     pub expires_at: Timestamp,
     pub now: Timestamp,
-    pub once: Option<Once>,
+    pub identity: Option<RequestIdentity>,
 }
 
-/// A figure that the ledger or the open holds do not explain.
+/// The movement that sets the units on hand, for every engine. Refuses: `StockChanged`, then `StockBelowReserved`.
+pub fn set_delta(current: &ZoneStock, on_hand: u64, expected: Option<u64>) -> Result<Delta, Box<Refusal>> {
+    let Level { on_hand: before, .. } = current.level;
+    if expected.is_some_and(|expected| expected != before) {
+        return Err(Box::new(Refusal::StockChanged { current: current.clone() }));
+    }
+    let delta = Delta { on_hand: on_hand.cast_signed() - before.cast_signed(), reserved: 0 };
+    match current.level.moved(delta) {
+        Ok(_) => Ok(delta),
+        Err(_) => Err(Box::new(Refusal::StockBelowReserved { current: current.clone() })),
+    }
+}
+
+/// The movement of an adjustment, for every engine. Refuses: `StockBelowReserved`, then `InvalidField` if more than
+/// [`ON_HAND_MAX`] units would be on hand.
+pub fn adjust_delta(current: &ZoneStock, units: i64) -> Result<Delta, Box<Refusal>> {
+    let delta = Delta { on_hand: units, reserved: 0 };
+    match current.level.moved(delta) {
+        Err(_) => Err(Box::new(Refusal::StockBelowReserved { current: current.clone() })),
+        Ok(level) if units > 0 && level.on_hand > ON_HAND_MAX => Err(Box::new(Refusal::InvalidField {
+            field: "delta".to_owned(),
+            detail: format!("at most {ON_HAND_MAX} units may be on hand"),
+        })),
+        Ok(_) => Ok(delta),
+    }
+}
+
+/// A stock level that differs from the sum of its ledger or from its open holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
     pub product_id: ProductId,
@@ -58,14 +86,14 @@ pub struct Drift {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Audit {
-    pub figures: u64,
+    pub levels: u64,
     pub movements: u64,
     pub drifts: Vec<Drift>,
 }
 
 #[async_trait::async_trait]
 pub trait Stock: Send + Sync {
-    /// A hold past its time counts as available here, settled or not.
+    /// A hold past its expiry counts as available, closed or not.
     async fn zone_stock(
         &self,
         product_id: &ProductId,
@@ -88,28 +116,29 @@ pub trait Stock: Send + Sync {
     /// Refuses: `ProductNotFound`, `StockBelowReserved`, `InvalidField` naming `delta` above the limit of units on hand.
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>>;
 
-    /// Only the zone's figures count: also for a product that has left the catalogue. Refuses: `OutOfStock` with every
+    /// Only the zone's levels count, also for a product that is no longer in the catalogue. Refuses: `OutOfStock` with every
     /// shortage.
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>>;
 
-    /// Readable until 30 days after its time is over.
+    /// Readable until 30 days after its expiry.
     async fn reservation(&self, reservation_id: ReservationId, now: Timestamp)
     -> Result<Option<Reservation>>;
 
-    /// The held units leave. Again is fine. Refuses: `ReservationNotFound`, `ReservationClosed`.
+    /// The held units leave the stock. A repeated call succeeds. Refuses: `ReservationNotFound`, `ReservationClosed`.
     async fn confirm(
         &self,
         reservation_id: ReservationId,
         now: Timestamp,
-        once: Option<Once>,
+        identity: Option<RequestIdentity>,
     ) -> Result<Done<Reservation>>;
 
-    /// The held units are available again. Again is fine. Refuses: `ReservationNotFound`, `ReservationClosed`.
+    /// Makes the held units available again. A repeated call succeeds. Refuses: `ReservationNotFound`, `ReservationClosed`.
     async fn release(&self, reservation_id: ReservationId, now: Timestamp) -> Result<()>;
 
-    /// Settles up to `limit` holds whose time is over; answers how many.
-    async fn settle_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;
+    /// Closes up to `limit` expired holds; returns how many.
+    async fn expire_reservations(&self, now: Timestamp, limit: usize) -> Result<usize>;
 
-    /// Recomputes every figure from the ledger and from the open holds. `progress` is told how many figures are done.
+    /// Recomputes every stock level from the ledger and from the open holds. `progress` receives the number of levels
+    /// audited so far.
     async fn audit(&self, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit>;
 }

@@ -1,4 +1,4 @@
-//! Random operations agree between two models: a test of the generator and the comparison themselves.
+//! Random operations agree between two models: a test of the generator and of the comparison.
 
 use std::sync::Arc;
 

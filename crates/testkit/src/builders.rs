@@ -1,26 +1,26 @@
-//! Values of the shop in few words: what a test does not care about has a default.
-#![expect(clippy::unwrap_used, reason = "a value that a test spells wrongly is a failed test")]
+//! Builders of domain values: what a test does not set has a default.
+#![expect(clippy::unwrap_used, reason = "a value that does not parse fails the test")]
 
 use std::sync::Arc;
 
-use mw_domain::cart::CartLifetime;
-use mw_domain::session::SessionLifetime;
+use mw_domain::carts::CartLifetime;
+use mw_domain::sessions::SessionLifetime;
 use mw_domain::{
     Attributes, CartId, Category, Currency, Demand, GeoZone, IdempotencyKey, Money, OrderId, Owner, Product,
     ProductId, ReservationId, SessionId, Timestamp, UserId,
 };
 use mw_shop::{Clock, Settings, Shop};
-use mw_store::{Fingerprint, Once, SharedStore};
+use mw_store::{Fingerprint, RequestIdentity, SharedStore};
 use uuid::Uuid;
 
 use crate::FakeClock;
 
-/// Makes a shop's own id out of a text.
-macro_rules! named {
+/// A function that parses an id from a text.
+macro_rules! parsed {
     ($($name:ident: $id:ident;)*) => {
         $(
             /// # Panics
-            /// Where the text is no such id.
+            /// If the text is not such an id.
             pub fn $name(text: &str) -> $id {
                 $id::parse(text).unwrap()
             }
@@ -28,7 +28,7 @@ macro_rules! named {
     };
 }
 
-named! {
+parsed! {
     user_id: UserId;
     session_id: SessionId;
     product_id: ProductId;
@@ -67,13 +67,13 @@ pub fn guest(name: &str) -> Owner {
 }
 
 /// # Panics
-/// Where the text is no amount.
+/// If the text is not an amount.
 pub fn money(amount: &str) -> Money {
     Money::parse(amount).unwrap()
 }
 
 /// # Panics
-/// Where the text is no time.
+/// If the text is not a time.
 pub fn time(text: &str) -> Timestamp {
     Timestamp::parse(text).unwrap()
 }
@@ -82,18 +82,22 @@ pub fn demand(product: &str, quantity: u32) -> Demand {
     Demand { product_id: product_id(product), quantity }
 }
 
-/// A key that is kept for two days; the request is told from others by its text.
-pub fn once(name: &str, request: &str, now: Timestamp) -> Once {
+/// An idempotency key that is kept for two days; `request` makes the fingerprint.
+pub fn identity(name: &str, request: &str, now: Timestamp) -> RequestIdentity {
     let mut digest = [0; 32];
-    for (at, byte) in request.bytes().enumerate() {
-        if let Some(slot) = digest.get_mut(at % 32) {
-            *slot = byte.wrapping_add(u8::rotate_left(*slot, 3));
+    for (index, byte) in request.bytes().enumerate() {
+        if let Some(cell) = digest.get_mut(index % 32) {
+            *cell = byte.wrapping_add(u8::rotate_left(*cell, 3));
         }
     }
-    Once { key: key(name), fingerprint: Fingerprint(digest), keep_until: now.plus_seconds(172_800) }
+    RequestIdentity {
+        key: key(name),
+        fingerprint: Fingerprint(digest),
+        keep_until: now.plus_seconds(172_800),
+    }
 }
 
-/// A card that costs 100.00 in the category `phones`, made at [`FakeClock::START`].
+/// A product of the category `phones` at 100.00, created at [`FakeClock::START`].
 pub fn product(id: &str) -> ProductBuilder {
     ProductBuilder(Product {
         product_id: product_id(id),
@@ -158,7 +162,7 @@ impl From<ProductBuilder> for Product {
     }
 }
 
-/// The times and the currency that the API page promises where nothing is configured.
+/// The default currency and lifetimes of the API.
 ///
 /// # Panics
 /// Never: the currency is a valid one.
@@ -184,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_has_what_was_said_and_defaults_for_the_rest() {
+    fn a_product_has_what_was_set_and_defaults_for_the_rest() {
         let made = product("p1").price("10.50").category("cables").attribute("colour", "red").build();
         assert_eq!((made.price, made.category.as_str()), (Money::from_minor(1_050), "cables"));
         assert_eq!(made.attributes.get("colour"), Some("red"));
@@ -200,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_different_words_have_different_fingerprints() {
-        let print = |request| once("k", request, FakeClock::START).fingerprint;
+    fn different_requests_have_different_fingerprints() {
+        let print = |request| identity("k", request, FakeClock::START).fingerprint;
         assert_eq!(print("a"), print("a"));
         assert_ne!(print("a"), print("b"));
     }

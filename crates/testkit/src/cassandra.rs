@@ -1,11 +1,11 @@
-//! Real Cassandra for tests: the one cluster that all of them share, and clusters of their own for those that stop nodes.
+//! Real Cassandra for tests: the cluster that all tests share, and clusters of their own for tests that stop nodes.
 //!
-//! Starting a cluster blocks; in async tests it belongs into `spawn_blocking`.
+//! Starting a cluster blocks: call it through `spawn_blocking` in async tests.
 
 mod fresh;
 
 pub use fresh::{Lease, fresh};
-pub use mw_cluster::{
+pub use mw_cassandra_testbed::{
     CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
     SUPERUSER_PASSWORD, TEST_VARIABLE,
 };
@@ -13,8 +13,8 @@ pub use mw_cluster::{
 use std::env;
 use std::net::{IpAddr, SocketAddr};
 
-/// The cluster that `cargo xtask test` started: three nodes in `dc1`, neither passwords nor TLS. Tests share it, so each
-/// works in keyspaces of its own, and none disturbs a node.
+/// The cluster that `cargo xtask test` started: three nodes in `dc1`, without passwords and TLS. Each test uses keyspaces of
+/// its own, and none disturbs a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
     pub contact_points: Vec<SocketAddr>,
@@ -23,20 +23,20 @@ pub struct Shared {
 
 /// # Panics
 ///
-/// If there is no shared cluster: a test that needs one must not pass without.
+/// If there is no shared cluster: a test that needs one must not pass without it.
 #[expect(clippy::panic, reason = "a test that cannot run must fail")]
 pub fn shared() -> Shared {
     let addresses = env::var(TEST_VARIABLE).unwrap_or_default();
     match parse(&addresses) {
         Some(shared) => shared,
         None => panic!(
-            "this test needs a Cassandra cluster, and {TEST_VARIABLE} names none (`{addresses}`): run `cargo xtask \
+            "find the Cassandra cluster of the tests: {TEST_VARIABLE} names none (`{addresses}`): run `cargo xtask \
              test`, or `cargo xtask cluster up --nodes 3` and set {TEST_VARIABLE}=127.0.0.1,127.0.0.2,127.0.0.3"
         ),
     }
 }
 
-/// Addresses with commas between, each with a port or without.
+/// Addresses separated by commas, each with or without a port.
 fn parse(addresses: &str) -> Option<Shared> {
     let point = |text: &str| {
         let alone = || text.parse::<IpAddr>().map(|ip| SocketAddr::from((ip, CQL_PORT)));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_name_no_cluster() {
+    fn malformed_addresses_name_no_cluster() {
         for text in ["", ",", "localhost", "127.0.0.1,", "127.0.0.1;127.0.0.2"] {
             assert_eq!(parse(text), None, "{text}");
         }

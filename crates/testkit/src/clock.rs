@@ -1,4 +1,4 @@
-//! A clock that moves only when it is told to.
+//! A clock that moves only when a test sets or advances it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,7 +13,7 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// Noon of 2026-03-10, unless a test cares.
+    /// Noon of 2026-03-10: the default.
     pub const START: Timestamp = Timestamp::from_millis(1_773_144_000_000);
 
     pub fn new() -> Arc<Self> {
@@ -28,7 +28,7 @@ impl FakeClock {
         self.millis.store(now.as_millis(), Ordering::SeqCst);
     }
 
-    /// Lets time pass; answers what it is then.
+    /// Advances the clock; returns the new time.
     pub fn advance(&self, by: Duration) -> Timestamp {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         let before = self.millis.fetch_add(by, Ordering::SeqCst);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_stands_still_until_it_is_moved() {
+    fn time_is_constant_until_the_clock_is_advanced() {
         let clock = FakeClock::new();
         assert_eq!(clock.now(), FakeClock::START);
         assert_eq!(clock.now(), FakeClock::START);

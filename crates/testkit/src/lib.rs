@@ -1,9 +1,10 @@
-//! What tests of several crates need: builders of values, a clock that stands still, a store that fails on demand, and a
+//! What tests of several crates share: builders of values, a fake clock, fault injection, and with the feature `cassandra` a
 //! real Cassandra cluster.
 //!
-//! Only ever a dev-dependency.
+//! Only a dev-dependency. Without the feature no test compiles the Cassandra driver.
 
 pub mod builders;
+#[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod clock;
 pub mod faults;

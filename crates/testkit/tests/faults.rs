@@ -1,9 +1,9 @@
-//! A faulty store without faults is the store inside; with them it fails as it was told.
+//! A faulty store without faults passes the contract; with them it fails as injected.
 
 use std::sync::Arc;
 
 use mw_store::model::Model;
-use mw_store::{Freshness, Products, Refusal, SharedStore, StoreError, Upkeep};
+use mw_store::{Freshness, Maintenance, Products, Refusal, SharedStore, StoreError};
 use mw_testkit::builders::{product, product_id};
 use mw_testkit::faults::{CAUSE, Noun};
 use mw_testkit::{Calls, Fault, FaultyStore};
@@ -21,18 +21,18 @@ fn store() -> Arc<FaultyStore> {
 }
 
 async fn is_there(store: &FaultyStore, id: &str) -> bool {
-    matches!(store.product(&product_id(id), Freshness::Full).await, Ok(Some(_)))
+    matches!(store.product(&product_id(id), Freshness::Latest).await, Ok(Some(_)))
 }
 
 #[tokio::test]
-async fn what_surely_failed_was_not_done() {
+async fn a_certain_failure_is_not_applied() {
     let store = store();
     store.fail(Calls::Writes, Fault::Unavailable);
-    let answer = store.put_product(product("p").into()).await;
-    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    let result = store.put_product(product("p").into()).await;
+    assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
     store.fail(Calls::WritesOf(Noun::Products), Fault::Overloaded);
-    let answer = store.put_product(product("p").into()).await;
-    assert_eq!(answer, Err(StoreError::Overloaded), "the later fault goes first");
+    let result = store.put_product(product("p").into()).await;
+    assert_eq!(result, Err(StoreError::Overloaded), "the later fault goes first");
     assert!(!is_there(&store, "p").await, "reads go on");
     store.heal();
     store.put_product(product("p").into()).await.unwrap();
@@ -40,12 +40,12 @@ async fn what_surely_failed_was_not_done() {
 }
 
 #[tokio::test]
-async fn what_is_ambiguous_was_done_or_not() {
+async fn an_ambiguous_failure_is_applied_or_not() {
     let store = store();
     for (id, fault, done) in [("a", Fault::AmbiguousNotDone, false), ("b", Fault::AmbiguousDone, true)] {
         store.fail_next(1, Calls::Named("put_product"), fault);
-        let answer = store.put_product(product(id).into()).await;
-        assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
+        let result = store.put_product(product(id).into()).await;
+        assert!(matches!(result, Err(StoreError::Ambiguous(_))), "{result:?}");
         assert_eq!(is_there(&store, id).await, done);
     }
     store.fail(Calls::Writes, Fault::AmbiguousDone);
@@ -54,9 +54,9 @@ async fn what_is_ambiguous_was_done_or_not() {
 }
 
 #[tokio::test]
-async fn a_fault_befalls_as_many_calls_as_it_was_told() {
+async fn a_fault_applies_to_the_given_number_of_calls() {
     let store = store();
-    store.fail_next(2, Calls::ReadsOf(Noun::Upkeep), Fault::Corrupt);
+    store.fail_next(2, Calls::ReadsOf(Noun::Maintenance), Fault::Corrupt);
     assert!(store.ready().await.is_err());
     store.put_product(product("p").into()).await.unwrap();
     assert!(store.ready().await.is_err());

@@ -1,6 +1,6 @@
-//! Mobile World's server for the length of a comparison, and how all servers here are waited for.
+//! Mobile World's server during a comparison, and the start and stop of all servers.
 
-use super::guard::Guard;
+use super::process_group::ProcessGroup;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// For a server to start or to stop.
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
-const GLANCE: Duration = Duration::from_millis(50);
+pub(super) const TIMEOUT: Duration = Duration::from_mins(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Shop {
     server: Server,
@@ -19,12 +19,12 @@ pub(super) struct Shop {
 
 impl Shop {
     pub(super) fn start(
-        guard: &Guard,
+        group: &ProcessGroup,
         program: &Path,
         environment: &[(&str, &str)],
         options: &[&str],
     ) -> Result<Self> {
-        let mut command = guard.command(program)?;
+        let mut command = group.command(program)?;
         command
             .arg("serve")
             .args(options)
@@ -55,7 +55,7 @@ impl Shop {
     }
 }
 
-/// A process that ends with us, by its own way or by ours.
+/// A server process, killed on drop.
 pub(super) struct Server {
     name: &'static str,
     child: Child,
@@ -67,39 +67,39 @@ impl Server {
         Ok(Self { name, child })
     }
 
-    /// Until it is ready; an error if it ends before, or takes too long.
+    /// Waits until it is ready; an error if it ends before, or at the timeout.
     pub(super) fn wait(&mut self, mut is_ready: impl FnMut() -> bool) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_ready() {
             if let Some(status) = self.child.try_wait().with_context(|| format!("wait for {}", self.name))? {
                 bail!("start {}: it ended with {status}", self.name);
             }
-            ensure!(Instant::now() < deadline, "start {}: it is not ready after {PATIENCE:?}", self.name);
-            thread::sleep(GLANCE);
+            ensure!(Instant::now() < deadline, "start {}: it is not ready after {TIMEOUT:?}", self.name);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Asks it to end with a signal, and waits.
+    /// Sends a signal, and waits for the end of the process.
     pub(super) fn stop(mut self, signal: &str) -> Result<()> {
         let doing = || format!("stop {}", self.name);
         let status = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
         ensure!(status.with_context(doing)?.success(), "stop {}: it had ended before", self.name);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().with_context(doing)? {
                 ensure!(status.success(), "stop {}: it ended with {status}", self.name);
                 return Ok(());
             }
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
-        bail!("stop {}: it did not end after {PATIENCE:?} and was killed", self.name)
+        bail!("stop {}: it did not end after {TIMEOUT:?} and was killed", self.name)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that has ended cannot be killed, and needs not be.
+        // Killing a process that has ended fails, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,22 +1,22 @@
-//! What the figures say: ratios with their spread, and whether each reaches its target.
+//! Compares the results: ratios with their spread, and whether each reaches its target.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What is asked of Mobile World: its rate divided by the peer's is at least this.
+/// The minimum of Mobile World's rate divided by the baseline's.
 const TARGETS: &[(&str, &str, f64)] = &[
     ("cart read", "postgres", 1.0),
     ("cart write", "postgres", 1.0),
     ("checkout", "postgres", 3.0),
     ("order of one hot product", "postgres", 5.0),
-    ("product card", "bare driver", 0.8),
+    ("product read", "bare driver", 0.8),
     ("cart read", "bare driver", 0.8),
     ("cart write", "bare driver", 0.8),
 ];
 
-/// All rounds of a work, Mobile World's first.
+/// All rounds of an operation, Mobile World's first.
 #[derive(Debug, Deserialize)]
-pub(super) struct Figures {
+pub(super) struct OperationRounds {
     work: String,
     sides: Vec<Side>,
 }
@@ -33,92 +33,93 @@ struct Round {
     cpu_us: Option<f64>,
 }
 
-/// Mobile World and one peer at one work. Rates are medians of the rounds.
+/// Mobile World and one baseline on one operation. Rates are medians of the rounds.
 #[derive(Debug, PartialEq, Serialize)]
-struct Verdict {
+struct Comparison {
     work: String,
-    peer: String,
+    baseline: String,
     mw_rate: f64,
-    peer_rate: f64,
+    baseline_rate: f64,
     ratio: f64,
     ratio_min: f64,
     ratio_max: f64,
     target: Option<f64>,
     reached: Option<bool>,
     mw_cpu_us: Option<f64>,
-    peer_cpu_us: Option<f64>,
+    baseline_cpu_us: Option<f64>,
     mw_rates: Vec<f64>,
-    peer_rates: Vec<f64>,
+    baseline_rates: Vec<f64>,
 }
 
-pub(super) struct Verdicts(Vec<Verdict>);
+pub(super) struct Comparisons(Vec<Comparison>);
 
-impl Verdicts {
-    pub(super) fn of(figures: &[Figures]) -> Result<Self> {
+impl Comparisons {
+    pub(super) fn of(results: &[OperationRounds]) -> Result<Self> {
         let mut all = Vec::new();
-        for figures in figures {
-            let (mw, peers) = figures
+        for results in results {
+            let (mw, baselines) = results
                 .sides
                 .split_first()
-                .with_context(|| format!("compare {}: nobody did it", figures.work))?;
-            for peer in peers {
-                let verdict = Verdict::of(&figures.work, mw, peer);
-                all.push(verdict.with_context(|| format!("compare {}: no rounds", figures.work))?);
+                .with_context(|| format!("compare {}: no side ran it", results.work))?;
+            for baseline in baselines {
+                let comparison = Comparison::of(&results.work, mw, baseline);
+                all.push(comparison.with_context(|| format!("compare {}: no rounds", results.work))?);
             }
         }
         Ok(Self(all))
     }
 
     pub(super) fn targets(&self) -> usize {
-        self.0.iter().filter(|verdict| verdict.reached.is_some()).count()
+        self.0.iter().filter(|comparison| comparison.reached.is_some()).count()
     }
 
     pub(super) fn missed(&self) -> usize {
-        self.0.iter().filter(|verdict| verdict.reached == Some(false)).count()
+        self.0.iter().filter(|comparison| comparison.reached == Some(false)).count()
     }
 
     pub(super) fn json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(&self.0).context("write the figures as JSON")? + "\n")
+        Ok(serde_json::to_string_pretty(&self.0).context("write the results as JSON")? + "\n")
     }
 
     pub(super) fn table(&self) -> String {
         let mut rows = vec![format!(
             "{:<24} {:<15} {:>9} {:>9} {:>7} {:>13}  {:<7} {:<7} {:>16}",
-            "work", "peer", "mw/s", "peer/s", "ratio", "of rounds", "target", "", "µs CPU mw / peer"
+            "operation", "baseline", "mw/s", "base/s", "ratio", "of rounds", "target", "", "µs CPU mw / base"
         )];
-        rows.extend(self.0.iter().map(Verdict::row));
+        rows.extend(self.0.iter().map(Comparison::row));
         rows.iter().map(|row| row.trim_end()).collect::<Vec<_>>().join("\n")
     }
 }
 
-impl Verdict {
+impl Comparison {
     /// `None` where there are no rounds to compare.
-    fn of(work: &str, mw: &Side, peer: &Side) -> Option<Self> {
+    fn of(work: &str, mw: &Side, baseline: &Side) -> Option<Self> {
         let rates = |side: &Side| side.rounds.iter().map(|round| round.rate).collect::<Vec<f64>>();
         let cpu = |side: &Side| median(side.rounds.iter().filter_map(|round| round.cpu_us).collect());
-        let (mw_rates, peer_rates) = (rates(mw), rates(peer));
-        let ratios: Vec<f64> = mw_rates.iter().zip(&peer_rates).map(|(mw, peer)| mw / peer).collect();
+        let (mw_rates, baseline_rates) = (rates(mw), rates(baseline));
+        let ratios: Vec<f64> =
+            mw_rates.iter().zip(&baseline_rates).map(|(mw, baseline)| mw / baseline).collect();
         let ratio = median(ratios.clone())?;
         let target = TARGETS
             .iter()
-            .find(|(of_work, of_peer, _)| *of_work == work && *of_peer == peer.name)
+            .find(|(of_work, of_baseline, _)| *of_work == work && *of_baseline == baseline.name)
             .map(|(_, _, target)| *target);
-        let peer_cpu_us = cpu(peer);
+        let baseline_cpu_us = cpu(baseline);
         Some(Self {
             work: work.to_owned(),
-            peer: peer.name.clone(),
+            baseline: baseline.name.clone(),
             mw_rate: median(mw_rates.clone())?,
-            peer_rate: median(peer_rates.clone())?,
+            baseline_rate: median(baseline_rates.clone())?,
             ratio,
             ratio_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             ratio_max: ratios.iter().copied().fold(0.0, f64::max),
             target,
             reached: target.map(|target| ratio >= target),
-            // Beside nothing to compare it with it says little.
-            mw_cpu_us: cpu(mw).filter(|_| peer_cpu_us.is_some()),
-            peer_cpu_us,
+            // Shown only where the baseline's CPU time is known too.
+            mw_cpu_us: cpu(mw).filter(|_| baseline_cpu_us.is_some()),
+            baseline_cpu_us,
             mw_rates,
-            peer_rates,
+            baseline_rates,
         })
     }
 
@@ -129,14 +130,14 @@ impl Verdict {
             Some(true) => "ok",
             Some(false) => "missed",
         };
-        let cpu = match (self.mw_cpu_us, self.peer_cpu_us) {
-            (Some(mw), Some(peer)) => format!("{mw:.0} / {peer:.0}"),
+        let cpu = match (self.mw_cpu_us, self.baseline_cpu_us) {
+            (Some(mw), Some(baseline)) => format!("{mw:.0} / {baseline:.0}"),
             _ => String::new(),
         };
         let spread = format!("{:.2} to {:.2}", self.ratio_min, self.ratio_max);
         format!(
             "{:<24} {:<15} {:>9.0} {:>9.0} {:>7.2} {spread:>13}  {target:<7} {reached:<7} {cpu:>16}",
-            self.work, self.peer, self.mw_rate, self.peer_rate, self.ratio
+            self.work, self.baseline, self.mw_rate, self.baseline_rate, self.ratio
         )
     }
 }
@@ -157,12 +158,12 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn figures(work: &str, sides: &[(&str, &[f64], Option<f64>)]) -> Figures {
+    fn results(work: &str, sides: &[(&str, &[f64], Option<f64>)]) -> OperationRounds {
         let side = |(name, rates, cpu_us): &(&str, &[f64], Option<f64>)| Side {
             name: (*name).to_owned(),
             rounds: rates.iter().map(|rate| Round { rate: *rate, cpu_us: *cpu_us }).collect(),
         };
-        Figures { work: work.to_owned(), sides: sides.iter().map(side).collect() }
+        OperationRounds { work: work.to_owned(), sides: sides.iter().map(side).collect() }
     }
 
     #[test]
@@ -175,29 +176,29 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rounds_that_stood_side_by_side() {
-        let slow_second = figures(
+        let slow_second = results(
             "checkout",
             &[("mw", &[300.0, 150.0, 400.0], None), ("postgres", &[100.0, 50.0, 100.0], None)],
         );
-        let Verdicts(all) = Verdicts::of(&[slow_second]).unwrap();
-        let verdict = &all[0];
-        assert_eq!((verdict.ratio, verdict.ratio_min, verdict.ratio_max), (3.0, 3.0, 4.0));
-        assert_eq!((verdict.mw_rate, verdict.peer_rate), (300.0, 100.0));
-        assert_eq!(verdict.reached, Some(true));
+        let Comparisons(all) = Comparisons::of(&[slow_second]).unwrap();
+        let comparison = &all[0];
+        assert_eq!((comparison.ratio, comparison.ratio_min, comparison.ratio_max), (3.0, 3.0, 4.0));
+        assert_eq!((comparison.mw_rate, comparison.baseline_rate), (300.0, 100.0));
+        assert_eq!(comparison.reached, Some(true));
     }
 
     #[test]
     fn every_peer_has_its_row_and_targets_are_counted() {
         let all = [
-            figures(
+            results(
                 "cart read",
                 &[("mw", &[90.0], None), ("postgres", &[100.0], None), ("redis always", &[10.0], None)],
             ),
-            figures("cart read", &[("mw", &[90.0], Some(30.0)), ("bare driver", &[100.0], Some(20.4))]),
+            results("cart read", &[("mw", &[90.0], Some(30.0)), ("bare driver", &[100.0], Some(20.4))]),
         ];
-        let verdicts = Verdicts::of(&all).unwrap();
-        assert_eq!((verdicts.0.len(), verdicts.targets(), verdicts.missed()), (3, 2, 1));
-        let table = verdicts.table();
+        let comparisons = Comparisons::of(&all).unwrap();
+        assert_eq!((comparisons.0.len(), comparisons.targets(), comparisons.missed()), (3, 2, 1));
+        let table = comparisons.table();
         let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(
             rows[1][2..],
@@ -209,15 +210,17 @@ mod tests {
 
     #[test]
     fn a_work_without_rounds_is_an_error() {
-        assert!(Verdicts::of(&[figures("checkout", &[])]).is_err());
-        assert!(Verdicts::of(&[figures("checkout", &[("mw", &[], None), ("postgres", &[], None)])]).is_err());
+        assert!(Comparisons::of(&[results("checkout", &[])]).is_err());
+        assert!(
+            Comparisons::of(&[results("checkout", &[("mw", &[], None), ("postgres", &[], None)])]).is_err()
+        );
     }
 
     #[test]
     fn what_mw_peers_writes_is_read() {
         let json = r#"[{"work":"cart read","sides":[{"name":"mw","rounds":[{"rate":5.0,"cpu_us":null}]},
             {"name":"postgres","rounds":[{"rate":2.0,"cpu_us":null}]}]}]"#;
-        let figures: Vec<Figures> = serde_json::from_str(json).unwrap();
-        assert_eq!(Verdicts::of(&figures).unwrap().0[0].mw_rates, [5.0]);
+        let results: Vec<OperationRounds> = serde_json::from_str(json).unwrap();
+        assert_eq!(Comparisons::of(&results).unwrap().0[0].mw_rates, [5.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Instructions, as callgrind counts them: of all threads, between two calls of the program's `boundary`.
+//! Instruction counts of callgrind: of all threads, between two calls of the program's `boundary`.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 /// What callgrind writes, with the number of the part behind it.
 const PART: &str = "part";
 
-/// Callgrind ends a part, and begins the next at nought, before it enters this function.
+/// Callgrind ends a part, and starts the next at zero, before it enters this function.
 const BOUNDARY: &str = "counts::boundary";
 
 pub(super) fn arguments(folder: &Path) -> Vec<String> {
@@ -15,7 +15,7 @@ pub(super) fn arguments(folder: &Path) -> Vec<String> {
         "--tool=callgrind".to_owned(),
         format!("--callgrind-out-file={}", folder.join(PART).display()),
         format!("--dump-before=*{BOUNDARY}*"),
-        // Threads in turn: the writer's is not left waiting while the other spins.
+        // Fair scheduling: the writer's thread runs while another spins.
         "--fair-sched=try".to_owned(),
     ]
 }
@@ -28,7 +28,7 @@ pub(super) fn of_route(folder: &Path, index: usize, route: &str) -> Result<u64> 
     let text = fs::read_to_string(&counted).with_context(|| format!("read the profile of {route}"))?;
     let instructions = total(&text).with_context(|| format!("read the profile of {route}"))?;
     fs::rename(&counted, folder.join(format!("{route}.callgrind"))).context("name the profile")?;
-    fs::remove_file(&lead_up).context("remove what is not counted")?;
+    fs::remove_file(&lead_up).context("remove the profile before the route")?;
     Ok(instructions)
 }
 
@@ -62,9 +62,9 @@ mod tests {
             ("summary: 1234567", "", "no summary"),
             ("1234567", "?", "no number"),
         ];
-        for (from, to, said) in changes {
+        for (from, to, messages) in changes {
             let error = total(&PROFILE.replace(from, to)).expect_err(to).to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(messages), "{error}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Which crate may use which, from `cargo metadata`. A crate exists to enforce an absence; this is where the
-//! absences are written down. Tests are free: dev-dependencies are not looked at.
+//! Which crate may depend on which, from `cargo metadata`. A crate exists to enforce an absence; the tables here list the
+//! absences. Dev-dependencies are not checked.
 
 use super::Violation;
 use super::tree::Tree;
@@ -21,12 +21,13 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-store-*", Only(&["mw-domain", "mw-store", "mw-codec"])),
     ("mw-shop", Only(&["mw-domain", "mw-store"])),
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
-    ("mw-cluster", Only(&[])),
+    ("mw-cassandra-testbed", Only(&[])),
     ("mw-loadgen", Only(&[])),
-    ("mw-peers", Only(&["mw-loadgen"])),
+    ("mw-operate", Only(&[])),
+    ("mw-bench-baselines", Only(&["mw-loadgen"])),
     ("mw-testkit", All),
     ("mw", All),
-    ("xtask", Only(&["mw-cluster"])),
+    ("xtask", Only(&["mw-cassandra-testbed"])),
 ];
 
 /// Crates from outside that a crate of ours must do without.
@@ -34,13 +35,16 @@ const WITHOUT: &[(&str, &[&str])] = &[("mw-domain", &["axum", "serde", "tokio"])
 
 /// Crates from outside, and the only ones of ours that may use them.
 const HOMES: &[(&str, &[&str])] = &[
-    ("anyhow", &["mw", "mw-peers", "mw-testkit", "xtask"]),
+    ("anyhow", &["mw", "mw-bench-baselines", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
-    ("redis", &["mw-peers"]),
-    ("scylla", &["mw-peers", "mw-store-cassandra", "mw-testkit"]),
-    ("serde_json", &["mw-http", "mw-loadgen", "mw-peers", "mw", "mw-testkit", "xtask"]),
-    ("tokio-postgres", &["mw-peers"]),
+    ("redis", &["mw-bench-baselines"]),
+    ("scylla", &["mw-bench-baselines", "mw-store-cassandra", "mw-testkit"]),
+    (
+        "serde_json",
+        &["mw-http", "mw-loadgen", "mw-operate", "mw-bench-baselines", "mw", "mw-testkit", "xtask"],
+    ),
+    ("tokio-postgres", &["mw-bench-baselines"]),
 ];
 
 /// Crates of the workspace that are for tests alone.
@@ -87,11 +91,11 @@ fn objection(user: &str, may_use: &Uses, target: &str, ours: &[&str]) -> Option<
         };
     }
     if WITHOUT.iter().any(|(name, without)| matches(name, user) && without.contains(&target)) {
-        return Some(format!("remove `{target}`: {user} does without it"));
+        return Some(format!("remove `{target}`: {user} must not depend on it"));
     }
     let (_, homes) = HOMES.iter().find(|(name, _)| *name == target)?;
     (!homes.iter().any(|home| matches(home, user)))
-        .then(|| format!("remove `{target}` from {user}: its place is {}", listed(homes)))
+        .then(|| format!("remove `{target}` from {user}: it belongs in {}", listed(homes)))
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -130,8 +134,8 @@ pub(super) mod tests {
         Metadata { packages: packages.iter().map(package).collect(), target_directory: PathBuf::new() }
     }
 
-    /// What is said of `user` depending on `target` in a workspace that has all of today's crates.
-    fn said(user: &str, target: &str) -> Vec<String> {
+    /// The violations of `user` depending on `target` in a workspace that has all of today's crates.
+    fn messages(user: &str, target: &str) -> Vec<String> {
         let mut packages: Vec<(&str, &str, &[&str])> = [
             "mw-domain",
             "mw-store",
@@ -169,9 +173,9 @@ pub(super) mod tests {
             ("xtask", "mw-domain"),
         ];
         for (user, target) in pairs {
-            let said = said(user, target);
-            assert_eq!(said.len(), 1, "{user} → {target}: {said:?}");
-            assert!(said[0].starts_with(&format!("remove `{target}`: {user} may use")), "{said:?}");
+            let messages = messages(user, target);
+            assert_eq!(messages.len(), 1, "{user} → {target}: {messages:?}");
+            assert!(messages[0].starts_with(&format!("remove `{target}`: {user} may use")), "{messages:?}");
         }
     }
 
@@ -194,14 +198,17 @@ pub(super) mod tests {
             ("mw-store-embedded", "fjall"),
         ];
         for (user, target) in pairs {
-            assert_eq!(said(user, target), [""; 0], "{user} → {target}");
+            assert_eq!(messages(user, target), [""; 0], "{user} → {target}");
         }
     }
 
     #[test]
     fn what_a_crate_does_without_is_refused() {
         for name in ["tokio", "serde", "axum"] {
-            assert_eq!(said("mw-domain", name), [format!("remove `{name}`: mw-domain does without it")]);
+            assert_eq!(
+                messages("mw-domain", name),
+                [format!("remove `{name}`: mw-domain must not depend on it")]
+            );
         }
     }
 
@@ -217,15 +224,18 @@ pub(super) mod tests {
             ("xtask", "redis"),
         ];
         for (user, target) in pairs {
-            let said = said(user, target);
-            assert!(said[0].starts_with(&format!("remove `{target}` from {user}: its place is")), "{said:?}");
+            let messages = messages(user, target);
+            assert!(
+                messages[0].starts_with(&format!("remove `{target}` from {user}: it belongs in")),
+                "{messages:?}"
+            );
         }
     }
 
     #[test]
     fn the_testkit_is_for_tests() {
         assert_eq!(
-            said("mw", "mw-testkit"),
+            messages("mw", "mw-testkit"),
             ["move `mw-testkit` to [dev-dependencies]: it is for tests alone"]
         );
     }

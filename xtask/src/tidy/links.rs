@@ -16,7 +16,7 @@ fn broken(tree: &Tree, file: &File) -> Vec<Violation> {
         } else if !fenced {
             for target in targets(&without_code(line)) {
                 if !leads_somewhere(tree, &file.path, &target) {
-                    let change = format!("mend the link: there is no `{target}`");
+                    let change = format!("fix the link: there is no `{target}`");
                     violations.push(Violation::new(&file.path, number, change));
                 }
             }
@@ -25,7 +25,7 @@ fn broken(tree: &Tree, file: &File) -> Vec<Violation> {
     violations
 }
 
-/// The line without what stands between backquotes.
+/// The line without code spans.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
@@ -65,7 +65,7 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn said(path: &str, text: &str) -> Vec<String> {
+    fn messages(path: &str, text: &str) -> Vec<String> {
         let tree = Tree::of(&[
             (path, text),
             ("README.md", ""),
@@ -78,26 +78,26 @@ mod tests {
     #[test]
     fn a_link_to_nothing_is_refused_with_its_line() {
         assert_eq!(
-            said("A.md", "x\n[a](docs/gone.md)\n"),
-            ["A.md:2: mend the link: there is no `docs/gone.md`"]
+            messages("A.md", "x\n[a](docs/gone.md)\n"),
+            ["A.md:2: fix the link: there is no `docs/gone.md`"]
         );
-        assert_eq!(said("A.md", "![a](gone.png)\n"), ["A.md:1: mend the link: there is no `gone.png`"]);
-        assert_eq!(said("A.md", "[a]: gone.md\n"), ["A.md:1: mend the link: there is no `gone.md`"]);
-        assert_eq!(said("docs/a.md", "[a](docs/keys.md)\n").len(), 1);
-        assert_eq!(said("docs/a.md", "[a](../../README.md)\n").len(), 1);
-        assert_eq!(said("A.md", "[a](README.md) and [b](gone.md#part)\n").len(), 1);
+        assert_eq!(messages("A.md", "![a](gone.png)\n"), ["A.md:1: fix the link: there is no `gone.png`"]);
+        assert_eq!(messages("A.md", "[a]: gone.md\n"), ["A.md:1: fix the link: there is no `gone.md`"]);
+        assert_eq!(messages("docs/a.md", "[a](docs/keys.md)\n").len(), 1);
+        assert_eq!(messages("docs/a.md", "[a](../../README.md)\n").len(), 1);
+        assert_eq!(messages("A.md", "[a](README.md) and [b](gone.md#part)\n").len(), 1);
     }
 
     #[test]
     fn links_that_lead_somewhere_are_fine() {
         let good = "[a](docs/keys.md#heading) [b](crates/shop) [c](/README.md) [d](#here) [e](./README.md \"title\")\n\
                     [f](https://example.org/x) [g](mailto:shop@example.org) [h](<README.md>)\n";
-        assert_eq!(said("A.md", good), [""; 0]);
-        assert_eq!(said("docs/a.md", "[a](keys.md) [b](../README.md) [c](../crates/)\n"), [""; 0]);
+        assert_eq!(messages("A.md", good), [""; 0]);
+        assert_eq!(messages("docs/a.md", "[a](keys.md) [b](../README.md) [c](../crates/)\n"), [""; 0]);
     }
 
     #[test]
     fn code_is_no_link() {
-        assert_eq!(said("A.md", "`[a](gone.md)`\n```\n[b](gone.md)\n```\n"), [""; 0]);
+        assert_eq!(messages("A.md", "`[a](gone.md)`\n```\n[b](gone.md)\n```\n"), [""; 0]);
     }
 }

@@ -37,7 +37,7 @@ mod tests {
     use super::super::layers::tests::workspace;
     use super::*;
 
-    fn said(manifest: &str) -> Vec<String> {
+    fn messages(manifest: &str) -> Vec<String> {
         let tree = Tree::of(&[("crates/shop/Cargo.toml", manifest)]);
         let metadata = workspace(&[("mw-shop", "crates/shop", &[])]);
         check(&tree, &metadata).iter().map(ToString::to_string).collect()
@@ -47,18 +47,21 @@ mod tests {
     fn a_manifest_with_both_lines_is_fine() {
         let manifest =
             "[package]\nname = \"mw-shop\"\npublish.workspace = true\n\n[lints]\nworkspace = true\n";
-        assert_eq!(said(manifest), [""; 0]);
+        assert_eq!(messages(manifest), [""; 0]);
     }
 
     #[test]
     fn lints_of_the_workspace_are_required() {
         let manifest = "[package]\npublish.workspace = true\n\n[lints]\n\n[features]\nworkspace = true\n";
-        assert_eq!(said(manifest), ["crates/shop/Cargo.toml:1: add `workspace = true` to [lints]"]);
+        assert_eq!(messages(manifest), ["crates/shop/Cargo.toml:1: add `workspace = true` to [lints]"]);
     }
 
     #[test]
     fn the_publish_setting_of_the_workspace_is_required() {
         let manifest = "[package]\npublish = true\n\n[lints]\nworkspace = true\n";
-        assert_eq!(said(manifest), ["crates/shop/Cargo.toml:1: add `publish.workspace = true` to [package]"]);
+        assert_eq!(
+            messages(manifest),
+            ["crates/shop/Cargo.toml:1: add `publish.workspace = true` to [package]"]
+        );
     }
 }

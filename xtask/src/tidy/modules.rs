@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_declares_is_dead() {
+    fn an_undeclared_file_is_dead() {
         let found = check(&Tree::of(&[
             ("crates/shop/Cargo.toml", ""),
             ("crates/shop/src/lib.rs", "mod login;\n"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_test_that_nobody_declares_never_runs() {
+    fn an_undeclared_part_of_a_test_is_dead() {
         let files = [
             ("crates/shop/tests/api.rs", "mod kit;\n"),
             ("crates/shop/tests/kit/mod.rs", ""),

@@ -1,4 +1,4 @@
-//! Names of source files: what they hold, never that they hold what had no better place.
+//! Names of source files: after what they own, never after nothing in particular.
 
 use super::Violation;
 use super::tree::Tree;

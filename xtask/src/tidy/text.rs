@@ -1,4 +1,4 @@
-//! What must not be in a text, whatever it is about. This file holds the phrases, so it is not searched for them.
+//! Phrases and forms that no text may have. This file holds the phrases, so it is not searched for them.
 
 use super::Violation;
 use super::tree::{File, Tree};
@@ -11,8 +11,8 @@ const PHRASES: &[(&str, &str)] = &[
     ("#[ignore", "let the test run; a long form reads `MW_TEST_LONG`"),
     ("#[allow(", "use `#[expect(…, reason = \"…\")]`"),
     ("#![allow(", "use `#![expect(…, reason = \"…\")]`"),
-    ("FIXME", "mend it"),
-    ("XXX", "mend it, or say in words what is the matter"),
+    ("FIXME", "fix it"),
+    ("XXX", "fix it, or describe the problem"),
     ("phase 2", "write it now, or do not mention it"),
     ("Phase 2", "write it now, or do not mention it"),
 ];
@@ -90,23 +90,23 @@ fn expectations_without_reason(file: &File) -> impl Iterator<Item = Violation> {
 mod tests {
     use super::*;
 
-    fn said(path: &str, text: &str) -> Vec<String> {
+    fn messages(path: &str, text: &str) -> Vec<String> {
         check(&Tree::of(&[(path, text)])).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn every_phrase_is_refused_with_its_line() {
         for (phrase, instead) in PHRASES {
-            let found = said("tests/a.rs", &format!("fn a() {{}}\n    {phrase} x\n"));
+            let found = messages("tests/a.rs", &format!("fn a() {{}}\n    {phrase} x\n"));
             assert_eq!(found, [format!("tests/a.rs:2: `{phrase}`: {instead}")]);
         }
     }
 
     #[test]
     fn phrases_inside_longer_words_and_in_other_files_are_fine() {
-        assert_eq!(said("tests/a.rs", "let a = \"XXX\";\nmy_dbg!(a);\n// XXXX, phase 20\n"), [""; 0]);
-        assert_eq!(said("README.md", "FIXME\n"), [""; 0]);
-        assert_eq!(said(PHRASE_BOOK, "//! A\n// FIXME\n"), [""; 0]);
+        assert_eq!(messages("tests/a.rs", "let a = \"XXX\";\nmy_dbg!(a);\n// XXXX, phase 20\n"), [""; 0]);
+        assert_eq!(messages("README.md", "FIXME\n"), [""; 0]);
+        assert_eq!(messages(PHRASE_BOOK, "//! A\n// FIXME\n"), [""; 0]);
     }
 
     #[test]
@@ -114,18 +114,18 @@ mod tests {
         let bare = "#[expect(clippy::panic)]\nfn a() {}\n\n#[expect(\n    dead_code\n)]\nfn b() {}\n";
         let change = "add `reason = \"…\"` to the attribute";
         assert_eq!(
-            said("tests/a.rs", bare),
+            messages("tests/a.rs", bare),
             [format!("tests/a.rs:1: {change}"), format!("tests/a.rs:4: {change}")]
         );
-        assert_eq!(said("tests/a.rs", "#![expect(dead_code)]\n"), [format!("tests/a.rs:1: {change}")]);
-        assert_eq!(said("tests/a.rs", "#[expect(\n    dead_code,\n    reason = \"why\"\n)]\n"), [""; 0]);
+        assert_eq!(messages("tests/a.rs", "#![expect(dead_code)]\n"), [format!("tests/a.rs:1: {change}")]);
+        assert_eq!(messages("tests/a.rs", "#[expect(\n    dead_code,\n    reason = \"why\"\n)]\n"), [""; 0]);
     }
 
     #[test]
     fn a_file_of_seven_hundred_lines_is_split() {
-        assert_eq!(said("tests/a.rs", &"a();\n".repeat(MAX_LINES - 1)), [""; 0]);
+        assert_eq!(messages("tests/a.rs", &"a();\n".repeat(MAX_LINES - 1)), [""; 0]);
         assert_eq!(
-            said("tests/a.rs", &"a();\n".repeat(MAX_LINES)),
+            messages("tests/a.rs", &"a();\n".repeat(MAX_LINES)),
             ["tests/a.rs:700: split the file: 700 lines, the limit is 699"]
         );
     }
@@ -134,19 +134,19 @@ mod tests {
     fn a_source_file_says_what_it_owns() {
         let change = "begin with `//!` that says what the file owns";
         assert_eq!(
-            said("crates/shop/src/a.rs", "use std::fmt;\n"),
+            messages("crates/shop/src/a.rs", "use std::fmt;\n"),
             [format!("crates/shop/src/a.rs:1: {change}")]
         );
-        assert_eq!(said("crates/shop/src/a.rs", ""), [format!("crates/shop/src/a.rs:1: {change}")]);
-        assert_eq!(said("crates/shop/src/a.rs", "//! Owns a.\n"), [""; 0]);
-        assert_eq!(said("crates/shop/tests/a.rs", "use std::fmt;\n"), [""; 0]);
+        assert_eq!(messages("crates/shop/src/a.rs", ""), [format!("crates/shop/src/a.rs:1: {change}")]);
+        assert_eq!(messages("crates/shop/src/a.rs", "//! Owns a.\n"), [""; 0]);
+        assert_eq!(messages("crates/shop/tests/a.rs", "use std::fmt;\n"), [""; 0]);
     }
 
     #[test]
     fn trailing_whitespace_is_refused_in_every_text() {
         let change = "remove the trailing whitespace";
-        assert_eq!(said("a.md", "x\ny \n"), [format!("a.md:2: {change}")]);
-        assert_eq!(said("a.toml", "x\t\n"), [format!("a.toml:1: {change}")]);
-        assert_eq!(said("tests/a.rs", "x\r\n"), [format!("tests/a.rs:1: {change}")]);
+        assert_eq!(messages("a.md", "x\ny \n"), [format!("a.md:2: {change}")]);
+        assert_eq!(messages("a.toml", "x\t\n"), [format!("a.toml:1: {change}")]);
+        assert_eq!(messages("tests/a.rs", "x\r\n"), [format!("tests/a.rs:1: {change}")]);
     }
 }

@@ -1,4 +1,4 @@
-//! The files that the rules look at, read once. Rules never touch the disk, so a test is a list of texts.
+//! The files that the rules check, read once. Rules never touch the disk, so a test is a list of texts.
 
 use anyhow::{Context, Result};
 use std::fs;
@@ -12,17 +12,17 @@ pub(super) struct Tree {
 pub(super) struct File {
     /// From the workspace root, with `/`.
     pub(super) path: String,
-    /// Empty for what is no text of ours, such as fixtures and pictures.
+    /// Empty for files that are not checked, such as fixtures and pictures.
     pub(super) text: String,
 }
 
-/// Files that are read; of all others only the name matters.
+/// Extensions of files that are read; of all others only the path is checked.
 const TEXT_EXTENSIONS: &[&str] = &["cql", "md", "rs", "sh", "toml", "yaml", "yml"];
 
 /// Hidden folders that belong to the project; others belong to git, editors and the like.
 const HIDDEN_FOLDERS: &[&str] = &[".cargo", ".ci", ".github"];
 
-/// What `.gitignore` names at the root. Folders with a `CACHEDIR.TAG` (any target folder) are left out everywhere.
+/// Folders in `.gitignore` at the root. Folders with a `CACHEDIR.TAG` (any target folder) are left out everywhere.
 const IGNORED_AT_ROOT: &[&str] = &["data", "target"];
 
 impl Tree {
@@ -87,7 +87,7 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<File>) -> Result<()> {
         let entry = entry.with_context(|| format!("list {}", full.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
-        let kind = entry.file_type().with_context(|| format!("look at {path}"))?;
+        let kind = entry.file_type().with_context(|| format!("read the type of {path}"))?;
         if kind.is_dir() {
             let hidden = name.starts_with('.') && !HIDDEN_FOLDERS.contains(&name.as_str());
             let ignored = IGNORED_AT_ROOT.contains(&path.as_str());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_is_read_without_what_is_built_in_it() {
+    fn the_workspace_is_read_without_build_output() {
         let tree = Tree::load(crate::cargo::root()).expect("load");
         let own = tree.get("xtask/src/tidy/tree.rs").expect("this file");
         assert!(own.text.starts_with("//!"));

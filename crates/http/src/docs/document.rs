@@ -1,4 +1,4 @@
-//! Puts the OpenAPI document together.
+//! Assembles the OpenAPI document from the handlers and the route table.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use utoipa::openapi::{Content, Header, HttpMethod, OpenApi, Ref, RefOr, Required
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use crate::error::Code;
-use crate::middleware::Work;
+use crate::middleware::RouteKind;
 use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
 use crate::settings::Role;
 use crate::wire::schema;
 use crate::wire::stock::ShortageView;
 
-/// A line of the router's table, as far as the document tells of it.
+/// A line of the route table, as far as the document shows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct RouteDoc {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     pub(crate) role: Option<Role>,
-    pub(crate) work: Work,
+    pub(crate) kind: RouteKind,
 }
 
 #[derive(utoipa::OpenApi)]
@@ -34,7 +34,7 @@ pub(crate) struct Row {
         title = "Mobile World",
         description = "The storage of a large shop: carts, sessions, orders, catalogue and stock per geo zone.\n\n\
             Errors are RFC 9457 `application/problem+json` with a `code` from a closed list. Money is an exact decimal \
-            string. Times are RFC 3339 in UTC. Every answer carries `x-request-id`. Unknown fields and parameters are \
+            string. Times are RFC 3339 in UTC. Every response carries `x-request-id`. Unknown fields and parameters are \
             refused. An `Idempotency-Key` lives 24 hours or more; only successes are kept under it.",
     ),
     paths(
@@ -52,11 +52,11 @@ pub(crate) struct Row {
     ),
     tags(
         (name = "carts", description = "Carts of users and of guests"),
-        (name = "sessions", description = "Sessions of visitors, 24 hours sliding"),
+        (name = "sessions", description = "Sessions of users and guests, 24 hours sliding"),
         (name = "products", description = "The catalogue"),
         (name = "stock", description = "Units on hand and reserved, by zone"),
         (name = "reservations", description = "Units held for a while"),
-        (name = "orders", description = "Orders and their way from created to delivered"),
+        (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
         (name = "operations", description = "Health, readiness, metrics"),
     ),
@@ -81,7 +81,7 @@ struct Problem {
     /// Of `invalid_field` and `currency_mismatch`: its path, such as `lines[0].quantity`.
     #[schema(value_type = String, required = false)]
     field: Option<String>,
-    /// Of `version_mismatch`, `price_changed`, `stock_changed` and `stock_below_reserved`: what is there now.
+    /// Of `version_mismatch`, `price_changed`, `stock_changed` and `stock_below_reserved`: what is stored now.
     #[schema(value_type = Option<Object>)]
     current: Option<Value>,
     /// Of `out_of_stock`.
@@ -100,7 +100,7 @@ impl PartialSchema for ProblemCode {
 
 impl ToSchema for ProblemCode {}
 
-pub(crate) fn document(rows: &[Row]) -> OpenApi {
+pub(crate) fn document(routes: &[RouteDoc]) -> OpenApi {
     let mut api = Handlers::openapi();
     env!("CARGO_PKG_VERSION").clone_into(&mut api.info.version);
     api.info.license = None;
@@ -117,10 +117,10 @@ pub(crate) fn document(rows: &[Row]) -> OpenApi {
         components.schemas.extend(schemas.map(|(name, schema)| (name.into_owned(), schema)));
         components.add_security_scheme("token", SecurityScheme::Http(scheme.build()));
     }
-    show_guests(&mut api, rows);
-    for row in rows {
-        if let Some(operation) = find(&mut api, &row.method, row.path) {
-            finish(operation, row);
+    add_guest_operations(&mut api, routes);
+    for route in routes {
+        if let Some(operation) = find(&mut api, &route.method, route.path) {
+            finish(operation, route);
         }
     }
     api
@@ -138,33 +138,33 @@ fn find<'a>(api: &'a mut OpenApi, method: &Method, path: &str) -> Option<&'a mut
     }
 }
 
-/// A guest's cart has the calls of a user's; their handlers are the same and document the user's path.
-fn show_guests(api: &mut OpenApi, rows: &[Row]) {
-    for row in rows {
-        let Some(rest) = row.path.strip_prefix("/v1/sessions/{session_id}/cart") else { continue };
+/// A guest's cart has the operations of a user's: the handlers are shared and document the user's path.
+fn add_guest_operations(api: &mut OpenApi, routes: &[RouteDoc]) {
+    for route in routes {
+        let Some(rest) = route.path.strip_prefix("/v1/sessions/{session_id}/cart") else { continue };
         let of_user = format!("/v1/users/{{user_id}}/cart{rest}");
-        let Some(mut operation) = find(api, &row.method, &of_user).cloned() else { continue };
+        let Some(mut operation) = find(api, &route.method, &of_user).cloned() else { continue };
         operation.operation_id = operation.operation_id.map(|id| format!("{id}_of_guest"));
         operation.summary = operation.summary.map(|summary| format!("{summary} (guest)"));
-        let method = match row.method {
+        let method = match route.method {
             Method::PUT => HttpMethod::Put,
             Method::POST => HttpMethod::Post,
             Method::DELETE => HttpMethod::Delete,
             _ => HttpMethod::Get,
         };
-        api.paths.add_path_operation(row.path, vec![method], operation);
+        api.paths.add_path_operation(route.path, vec![method], operation);
     }
 }
 
-fn finish(operation: &mut Operation, row: &Row) {
-    let mut parameters = path_parameters(row.path);
+fn finish(operation: &mut Operation, route: &RouteDoc) {
+    let mut parameters = path_parameters(route.path);
     parameters.extend(operation.parameters.take().unwrap_or_default());
     let extensions = operation.extensions.take().unwrap_or_default();
     let own = own_problems(&extensions);
     if let (Some(body), true) = (&mut operation.request_body, extensions.contains_key("x-optional-body")) {
         body.required = Some(Required::False);
     }
-    let problems = problems(operation.request_body.as_ref(), &parameters, own, row);
+    let problems = problems(operation.request_body.as_ref(), &parameters, own, route);
     let is_keyed = parameters.iter().any(|parameter| parameter.name == "Idempotency-Key");
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
@@ -175,7 +175,7 @@ fn finish(operation: &mut Operation, row: &Row) {
         operation.responses.responses.insert(status.to_string(), problem_response(&codes).into());
     }
     operation.parameters = (!parameters.is_empty()).then_some(parameters);
-    if let Some(role) = row.role {
+    if let Some(role) = route.role {
         operation.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
         let about = operation.description.take().map(|text| format!("{text}\n\n")).unwrap_or_default();
         operation.description = Some(format!("{about}Role: {}.", role.name()));
@@ -206,19 +206,19 @@ fn own_problems(extensions: &Extensions) -> Vec<Code> {
     names.into_iter().flatten().filter_map(code).collect()
 }
 
-/// All problems of a call: its own, and those that follow from what it takes and does.
+/// All problems of an operation: its own, and those that follow from its parameters, body and kind.
 fn problems(
     body: Option<&RequestBody>,
     parameters: &[Parameter],
     own: Vec<Code>,
-    row: &Row,
+    route: &RouteDoc,
 ) -> BTreeMap<u16, Vec<Code>> {
     let takes = |name: &str| parameters.iter().find(|parameter| parameter.name == name);
     let mut codes = own;
     if !parameters.is_empty() {
         codes.push(Code::InvalidParameter);
     }
-    if body.is_some() && row.work == Work::Stream {
+    if body.is_some() && route.kind == RouteKind::Stream {
         codes.push(Code::UnsupportedMediaType);
     } else if body.is_some() {
         codes.extend([Code::InvalidJson, Code::BodyTooLarge, Code::UnsupportedMediaType, Code::InvalidField]);
@@ -233,13 +233,13 @@ fn problems(
         codes.push(Code::IdempotencyKeyReused);
         codes.extend((key.required == Required::True).then_some(Code::IdempotencyKeyRequired));
     }
-    if row.role.is_some() {
+    if route.role.is_some() {
         codes.extend([Code::Unauthorized, Code::Forbidden, Code::RateLimited]);
     }
-    if row.work != Work::Probe {
+    if route.kind != RouteKind::Probe {
         codes.extend([Code::Internal, Code::Overloaded, Code::StoreUnavailable]);
     }
-    if row.work == Work::Write {
+    if route.kind == RouteKind::Write {
         codes.push(Code::OutcomeUnknown);
     }
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
@@ -261,7 +261,7 @@ fn describe_success(response: &mut Response, is_keyed: bool) {
     }
     response.headers.insert("x-request-id".to_owned(), header("The request's id"));
     if is_keyed {
-        let replayed = header("`true` where this is the first success given again");
+        let replayed = header("`true` where this replays the first success");
         response.headers.insert("Idempotent-Replayed".to_owned(), replayed);
     }
 }
@@ -272,11 +272,11 @@ fn problem_response(codes: &[Code]) -> Response {
     let content = Content::new(Some(Ref::from_schema_name("Problem")));
     response.content.insert("application/problem+json".to_owned(), content);
     response.headers.insert("x-request-id".to_owned(), header("The request's id"));
-    let is_worth_repeating = codes
+    let is_retryable = codes
         .iter()
         .any(|code| matches!(code, Code::RateLimited | Code::Overloaded | Code::StoreUnavailable));
-    if is_worth_repeating {
-        response.headers.insert("Retry-After".to_owned(), header("Seconds to wait before a repeat"));
+    if is_retryable {
+        response.headers.insert("Retry-After".to_owned(), header("Seconds to wait before a retry"));
     }
     response
 }

@@ -1,16 +1,16 @@
-//! Query parameters and headers as the document shows them.
+//! Query parameters and headers in the OpenAPI document.
 
 use utoipa::{IntoParams, ToSchema};
 
 use crate::wire::schema;
 
 macro_rules! params {
-    ($($(#[$attribute:meta])* $name:ident in $place:ident {
+    ($($(#[$attribute:meta])* $name:ident in $location:ident {
         $($(#[$field_attribute:meta])* $field:ident: $type:ty,)*
     })*) => {$(
         $(#[$attribute])*
         #[derive(Debug, IntoParams)]
-        #[into_params(parameter_in = $place)]
+        #[into_params(parameter_in = $location)]
         #[expect(dead_code, reason = "only its schema is used")]
         pub(crate) struct $name {
             $($(#[$field_attribute])* $field: $type,)*
@@ -28,7 +28,7 @@ params! {
     }
 
     FreshParam in Query {
-        /// Read at full consistency; otherwise the showcase of a cluster may lag up to 30 s.
+        /// Read at full consistency; otherwise products and listings of a cluster may lag up to 30 s.
         #[param(default = false)]
         fresh: Option<bool>,
     }
@@ -60,7 +60,7 @@ params! {
     }
 
     OrdersParams in Query {
-        /// One day in UTC; stands alone.
+        /// One day in UTC, without `from` and `to`.
         #[param(value_type = Option<schema::CalendarDate>)]
         date: Option<String>,
         /// Inclusive: a time, or a date as its midnight in UTC.
@@ -93,14 +93,14 @@ params! {
     }
 
     IdempotencyKey in Header {
-        /// Names one intended effect: a repeat with the same body answers the first success again.
+        /// Identifies one intended effect: a repeat with the same body returns the first success again.
         #[param(rename = "Idempotency-Key", min_length = 1, max_length = 128, pattern = "^[!-~]{1,128}$",
             value_type = String, required = false)]
         idempotency_key: Option<String>,
     }
 
     RequiredIdempotencyKey in Header {
-        /// Names one intended effect: a repeat with the same body answers the first success again.
+        /// Identifies one intended effect: a repeat with the same body returns the first success again.
         #[param(rename = "Idempotency-Key", min_length = 1, max_length = 128, pattern = "^[!-~]{1,128}$")]
         idempotency_key: String,
     }

@@ -1,4 +1,4 @@
-//! Reading a body into memory, within its limit and its time.
+//! Reading a body into memory, within its size limit and its timeout.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 
 use crate::error::{Code, Problem};
 
-/// What is thrown away of a body that is too large, and for how long, so that its sender gets to read the answer.
+/// How much of a body that is too large is drained, and for how long, so that its sender gets to read the response.
 const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -43,20 +43,22 @@ impl BodyLimits {
                 Err(self.too_large())
             }
             Ok(Err(problem)) => Err(problem),
-            Err(_elapsed) => Err(Problem::new(Code::InvalidJson, "the body did not arrive in time")),
+            Err(_elapsed) => {
+                Err(Problem::new(Code::InvalidJson, "the body did not arrive in time; send it again"))
+            }
         }
     }
 
     /// `None` where there is more than the limit.
     async fn collect(self, mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
-        let Some(first) = next_piece(body.as_mut()).await? else { return Ok(Some(Bytes::new())) };
+        let Some(first) = next_chunk(body.as_mut()).await? else { return Ok(Some(Bytes::new())) };
         if first.len() <= self.bytes && body.is_end_stream() {
             return Ok(Some(first));
         }
         let mut whole = BytesMut::from(first);
         while whole.len() <= self.bytes {
-            match next_piece(body.as_mut()).await? {
-                Some(piece) => whole.extend_from_slice(&piece),
+            match next_chunk(body.as_mut()).await? {
+                Some(chunk) => whole.extend_from_slice(&chunk),
                 None => return Ok(Some(whole.freeze())),
             }
         }
@@ -64,11 +66,11 @@ impl BodyLimits {
     }
 
     pub(crate) fn too_large(self) -> Problem {
-        Problem::new(Code::BodyTooLarge, format!("at most {} bytes are taken", self.bytes))
+        Problem::new(Code::BodyTooLarge, format!("send at most {} bytes", self.bytes))
     }
 }
 
-async fn next_piece(mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
+async fn next_chunk(mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> {
     loop {
         match body.as_mut().frame().await {
             None => return Ok(None),
@@ -86,14 +88,14 @@ async fn next_piece(mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> 
 async fn drain(mut body: Pin<&mut Body>) {
     let some = async {
         let mut drained = 0;
-        while let Ok(Some(piece)) = next_piece(body.as_mut()).await {
-            drained += piece.len();
+        while let Ok(Some(chunk)) = next_chunk(body.as_mut()).await {
+            drained += chunk.len();
             if drained > DRAIN_BYTES_MAX {
                 return;
             }
         }
     };
-    // However the rest behaves, the answer is known.
+    // The response is the same however the rest of the body behaves.
     let _ = tokio::time::timeout(DRAIN_TIME_MAX, some).await;
 }
 
@@ -111,8 +113,8 @@ pub(crate) fn is_json_type(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A type under which clients send one JSON object a line.
-pub(crate) fn is_lines_type(headers: &HeaderMap) -> bool {
+/// A media type of one JSON object a line.
+pub(crate) fn is_ndjson_type(headers: &HeaderMap) -> bool {
     let lines = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/json"];
     media_type(headers).is_some_and(|media| lines.iter().any(|known| media.eq_ignore_ascii_case(known)))
 }
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_types_are_told_from_others() {
+    fn json_and_ndjson_types_are_recognised() {
         let headers = |value: &str| HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]);
         for good in ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"] {
             assert!(is_json_type(&headers(good)), "{good}");
@@ -131,7 +133,7 @@ mod tests {
             assert!(!is_json_type(&headers(bad)), "{bad}");
         }
         assert!(!is_json_type(&HeaderMap::new()));
-        assert!(is_lines_type(&headers("application/x-ndjson")));
-        assert!(!is_lines_type(&headers("text/csv")));
+        assert!(is_ndjson_type(&headers("application/x-ndjson")));
+        assert!(!is_ndjson_type(&headers("text/csv")));
     }
 }

@@ -18,7 +18,7 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let malformed = || Problem::parameter("If-Match", "is a version in quotes, such as \"7\"");
+        let malformed = || Problem::parameter("If-Match", "must be a version in quotes, such as \"7\"");
         let Some(value) = only(&parts.headers, &IF_MATCH).map_err(|()| malformed())? else {
             return Ok(Self(None));
         };
@@ -35,14 +35,14 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
 
 pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let refuse = |detail: &dyn std::fmt::Display| Problem::parameter("Idempotency-Key", detail);
-    let Some(value) = only(headers, &IDEMPOTENCY_KEY).map_err(|()| refuse(&"is there twice"))? else {
+    let Some(value) = only(headers, &IDEMPOTENCY_KEY).map_err(|()| refuse(&"must be sent once"))? else {
         return Ok(None);
     };
     let text = std::str::from_utf8(value).unwrap_or_default();
     IdempotencyKey::parse(text).map(Some).map_err(|error| refuse(&error))
 }
 
-/// The header's one value; an error where it is there twice.
+/// The header's single value; an error where there are several.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, ()> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_visible_ascii_and_there_once() {
+    fn a_key_is_visible_ascii_and_sent_once() {
         let headers = |values: &[&[u8]]| -> HeaderMap {
             let value = |value: &&[u8]| (IDEMPOTENCY_KEY, HeaderValue::from_bytes(value).unwrap());
             values.iter().map(value).collect()

@@ -1,5 +1,5 @@
-//! JSON bodies. The usual body is parsed once, straight into its type; only when that fails is it looked at again to
-//! say whether it is no JSON (400) or which field is wrong (422).
+//! JSON bodies. A body is parsed once, straight into its type; only where that fails is it parsed again to find out
+//! whether it is not JSON (400) or which field is wrong (422).
 
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use crate::error::{Code, Problem};
 
 const DEPTH_MAX: usize = 32;
 
-/// A body that has to be there.
+/// A required body.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -24,7 +24,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     }
 }
 
-/// A body that may be left out, which is the same as `{}`.
+/// An optional body; no body is the same as `{}`.
 #[derive(Debug)]
 pub(crate) struct JsonOptional<T>(pub(crate) T);
 
@@ -59,7 +59,7 @@ fn unsupported_type() -> Problem {
 
 /// Reads one JSON object into its type.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    // A type of named fields would also take an array of their values.
+    // A derived type of named fields would also accept an array of their values.
     if body.trim_ascii_start().first() == Some(&b'{')
         && let Ok(value) = serde_json::from_slice(body)
     {
@@ -94,7 +94,7 @@ fn explain<T: DeserializeOwned>(body: &[u8]) -> Problem {
     }
 }
 
-/// Brackets outside of strings; what is no JSON at all is found out elsewhere.
+/// Counts brackets outside of strings; whether the text is JSON is checked elsewhere.
 fn is_too_deep(body: &[u8]) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for byte in body {
@@ -116,8 +116,8 @@ fn is_too_deep(body: &[u8]) -> bool {
     false
 }
 
-/// The field an error is about, and what to say of it. A field that is missing or unknown is not part of serde's path
-/// but stands in its message.
+/// The field of an error and its detail. A missing or unknown field is not part of serde's path, but named in its
+/// message.
 fn name_field(path: &Path, message: &str) -> (String, String) {
     let mut field = String::new();
     for segment in path {
@@ -146,7 +146,7 @@ fn name_field(path: &Path, message: &str) -> (String, String) {
         if !is_last(&field, name) {
             push_name(&mut field, name);
         }
-        return (field, "is there twice".into());
+        return (field, "must be sent once".into());
     }
     let detail = message.rsplit_once(" at line ").map_or(message, |(detail, _)| detail);
     (field, detail.to_owned())
@@ -192,12 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn a_good_body_is_taken() {
+    fn a_valid_body_is_parsed() {
         parse::<Order>(b" {\"lines\":[{\"quantity\":1}]} ").unwrap();
     }
 
     #[test]
-    fn what_is_no_json_object_is_invalid_json() {
+    fn anything_but_a_json_object_is_invalid_json() {
         let deep = format!("{{\"lines\":{}{}}}", "[".repeat(33), "]".repeat(33));
         let bottomless = "[".repeat(500_000);
         for body in [
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_field_is_named() {
+    fn an_invalid_field_is_named() {
         for (body, field) in [
             (r#"{"lines":[{"quantity":"2"}]}"#, "lines[0].quantity"),
             (r#"{"lines":[{"quantity":1},{"quantity":1.5}]}"#, "lines[1].quantity"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_in_strings_are_no_depth() {
+    fn brackets_in_strings_do_not_count_as_depth() {
         let text = format!("{{\"lines\":[],\"note\":\"{}\\\"\"}}", "[".repeat(64));
         parse::<Order>(text.as_bytes()).unwrap();
         assert_eq!(refuse(&text.replace("\"note\"", "\"nope\"")), (Code::InvalidField, "nope".into()));

@@ -1,4 +1,4 @@
-//! Ids in the path. The type of an id says its name; what is malformed is 400 `invalid_parameter` with that name.
+//! Ids in the path. The type of an id determines its parameter name; a malformed id is 400 `invalid_parameter`.
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;

@@ -1,5 +1,5 @@
-//! Query parameters. A handler takes the ones it knows and then calls [`Query::finish`], which refuses the rest; every
-//! value that is malformed, unknown or there twice is 400 `invalid_parameter` with its name.
+//! Query parameters. A handler takes the ones it knows and then calls [`Query::finish`], which refuses the rest. A
+//! parameter that is malformed, unknown or repeated is 400 `invalid_parameter`.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -15,7 +15,7 @@ use crate::error::Problem;
 
 const LIMIT_DEFAULT: usize = 20;
 const LIMIT_MAX: usize = 100;
-/// No call has more parameters than this; a query with thousands of them is not worth reading.
+/// No call has more parameters than this; reading stops at the first one too many.
 const PARAMETERS_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -37,14 +37,14 @@ impl Query {
         for piece in text.split('&').filter(|piece| !piece.is_empty()) {
             let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
             let name =
-                decode(name).ok_or_else(|| Problem::parameter(name, "is not UTF-8 in percent-encoding"))?;
-            let value =
-                decode(value).ok_or_else(|| Problem::parameter(&name, "is not UTF-8 in percent-encoding"))?;
+                decode(name).ok_or_else(|| Problem::parameter(name, "must be UTF-8 in percent-encoding"))?;
+            let value = decode(value)
+                .ok_or_else(|| Problem::parameter(&name, "must be UTF-8 in percent-encoding"))?;
             if pairs.iter().any(|(known, _)| *known == name) {
-                return Err(Problem::parameter(&name, "is there twice"));
+                return Err(Problem::parameter(&name, "must be sent once"));
             }
             if pairs.len() == PARAMETERS_MAX {
-                return Err(Problem::parameter(&name, "too many parameters"));
+                return Err(Problem::parameter(&name, "is one parameter too many"));
             }
             pairs.push((name, value));
         }
@@ -78,7 +78,7 @@ impl Query {
         let flag = self.optional(name, |text| match text {
             "true" => Ok(true),
             "false" => Ok(false),
-            _ => Err("is true or false"),
+            _ => Err("must be true or false"),
         })?;
         Ok(flag.unwrap_or(false))
     }
@@ -89,14 +89,14 @@ impl Query {
             let number = if digits { text.parse::<u64>().ok() } else { None };
             number
                 .filter(|number| (min..=max).contains(number))
-                .ok_or_else(|| format!("is a whole number from {min} to {max}"))
+                .ok_or_else(|| format!("must be a whole number from {min} to {max}"))
         })
     }
 
     /// RFC 3339, or a date as its midnight in UTC.
     pub(crate) fn time(&mut self, name: &str) -> Result<Option<Timestamp>, Problem> {
         self.optional(name, |text| match text.rsplit_once(' ') {
-            // The plus of an offset reads as a space unless the client encoded it.
+            // The plus of a UTC offset decodes to a space unless the client encoded it.
             Some((time, offset)) if offset.len() == "03:00".len() => {
                 Timestamp::parse(&format!("{time}+{offset}"))
             }
@@ -108,7 +108,7 @@ impl Query {
         self.pairs.iter().any(|(known, _)| known == name)
     }
 
-    /// `limit` and `cursor`; the last parameters a list takes.
+    /// `limit` and `cursor`, and then no further parameter.
     pub(crate) fn page(mut self, scope: &Scope) -> Result<PageRequest, Problem> {
         let limit = self.integer("limit", 1, LIMIT_MAX as u64)?;
         let cursor = self.take("cursor");
@@ -131,7 +131,7 @@ fn decode(text: &str) -> Option<String> {
     let spaced: Cow<'_, str> = if text.contains('+') { text.replace('+', " ").into() } else { text.into() };
     let mut pieces = spaced.split('%');
     pieces.next();
-    // The decoder leaves a broken escape as it is; here it is an error.
+    // The decoder keeps an invalid escape as it is; here it is an error.
     let whole =
         |piece: &str| piece.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
     if !pieces.all(whole) {
@@ -160,18 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn broken_escapes_twins_and_strangers_are_refused() {
+    fn invalid_escapes_and_repeated_or_unknown_parameters_are_refused() {
         for text in ["a=%zz", "a=%e", "a=%", "a=%ff", "%ff=a", "a=1&a=2", "%61=1&a=2"] {
             assert_eq!(refuse(Query::parse(text)).0, Code::InvalidParameter, "{text}");
         }
-        let stranger = Query::parse("offset=3").unwrap().finish();
-        assert_eq!(refuse(stranger).1, "offset: is not a parameter of this call");
+        let unknown = Query::parse("offset=3").unwrap().finish();
+        assert_eq!(refuse(unknown).1, "offset: is not a parameter of this call");
         let many = (0..33).map(|at| format!("p{at}=1")).collect::<Vec<_>>().join("&");
         assert_eq!(refuse(Query::parse(&many)).0, Code::InvalidParameter);
     }
 
     #[test]
-    fn an_offset_is_read_with_its_plus_encoded_or_not() {
+    fn a_utc_offset_is_parsed_with_its_plus_encoded_or_not() {
         for text in ["from=2026-01-01T03:00:00+03:00", "from=2026-01-01T03:00:00%2B03:00", "from=2026-01-01"]
         {
             let at = Query::parse(text).unwrap().time("from").unwrap().unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_one_to_a_hundred() {
+    fn a_limit_is_one_to_a_hundred() {
         let scope = Scope::of("list");
         let page = |text: &str| Query::parse(text).unwrap().page(&scope);
         assert_eq!(page("").unwrap(), PageRequest { limit: 20, after: None });

@@ -1,16 +1,15 @@
-//! Carts of users and of guests. The paths of both owners lead here; the document shows the user's.
+//! Carts of users and of guests. The routes of both owners share these handlers; the document is written for the user's.
 
 use axum::extract::State;
 use http::StatusCode;
 use mw_domain::{Owner, ProductId, UserId};
-use mw_store::carts::{Abandon, RemoveLine, SetLine};
 
-use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::cursor::Scope;
 use crate::docs::{IdempotencyKey, IfMatchVersion, PageParams, RequiredIdempotencyKey};
-use crate::extract::{IfMatch, Json, Keyed, KeyedOptional, Path, Query, RequiredKeyed};
-use crate::refusal::OrProblem;
+use crate::extract::{IfMatch, Json, KeyRequiredJson, KeyedJson, KeyedJsonOptional, Path, Query};
+use crate::response::{self, ApiResult};
+use crate::store_error::OrProblem;
 use crate::wire::carts::{
     CartChangeView, CartView, LineBody, MergeBody, MergeChangeView, MergedView, NoFields,
 };
@@ -22,13 +21,13 @@ use crate::wire::orders::{CheckoutBody, OrderView};
 /// Where there is none: `"cart_id":null,"version":0,"lines":[]`.
 #[utoipa::path(get, path = "/v1/users/{user_id}/cart", tag = "carts", operation_id = "read_cart",
     responses((status = 200, body = CartView)))]
-pub(crate) async fn read(State(app): State<App>, Path(owner): Path<Owner>) -> Answer {
-    let cart = app.shop.store.active_cart(&owner, app.shop.now()).await.or_problem(&app)?;
-    show(&CartView::of(cart.as_ref(), &owner))
+pub(crate) async fn read(State(app): State<App>, Path(owner): Path<Owner>) -> ApiResult {
+    let cart = app.shop.active_cart(&owner).await.or_problem(&app)?;
+    respond(&CartView::of(cart.as_ref(), &owner))
 }
 
-fn show(view: &CartView<'_>) -> Answer {
-    answer::ok(view.size(), view)
+fn respond(view: &CartView<'_>) -> ApiResult {
+    response::ok(view.size(), view)
 }
 
 /// Add or replace a line
@@ -42,39 +41,23 @@ pub(crate) async fn set_line(
     Path((owner, product_id)): Path<(Owner, ProductId)>,
     IfMatch(expected_version): IfMatch,
     Json(LineBody { quantity }): Json<LineBody>,
-) -> Answer {
-    let command = SetLine {
-        owner,
-        product_id,
-        quantity,
-        new_cart_id: app.shop.ids.cart(),
-        expected_version,
-        lifetime: app.shop.settings.carts,
-        now: app.shop.now(),
-    };
-    let cart = app.shop.store.set_line(command).await.or_problem(&app)?;
-    show(&CartView::from(&cart))
+) -> ApiResult {
+    let cart = app.shop.set_line(owner, product_id, quantity, expected_version).await.or_problem(&app)?;
+    respond(&CartView::from(&cart))
 }
 
 /// Remove a line
 ///
-/// A line that is not there is fine.
+/// A line that does not exist is no error.
 #[utoipa::path(delete, path = "/v1/users/{user_id}/cart/lines/{product_id}", tag = "carts",
     operation_id = "remove_line", params(IfMatchVersion), responses((status = 200, body = CartView)))]
 pub(crate) async fn remove_line(
     State(app): State<App>,
     Path((owner, product_id)): Path<(Owner, ProductId)>,
     IfMatch(expected_version): IfMatch,
-) -> Answer {
-    let command = RemoveLine {
-        owner: owner.clone(),
-        product_id,
-        expected_version,
-        lifetime: app.shop.settings.carts,
-        now: app.shop.now(),
-    };
-    let cart = app.shop.store.remove_line(command).await.or_problem(&app)?;
-    show(&CartView::of(cart.as_ref(), &owner))
+) -> ApiResult {
+    let cart = app.shop.remove_line(owner.clone(), product_id, expected_version).await.or_problem(&app)?;
+    respond(&CartView::of(cart.as_ref(), &owner))
 }
 
 /// Abandon the active cart
@@ -85,13 +68,11 @@ pub(crate) async fn abandon(
     State(app): State<App>,
     Path(owner): Path<Owner>,
     IfMatch(expected_version): IfMatch,
-    KeyedOptional { once, body: NoFields {} }: KeyedOptional<NoFields>,
-) -> Answer {
-    let lifetime = app.shop.settings.carts;
-    let command = Abandon { owner, expected_version, lifetime, now: app.shop.now(), once };
-    let done = app.shop.store.abandon(command).await.or_problem(&app)?;
+    KeyedJsonOptional { key, body: NoFields {} }: KeyedJsonOptional<NoFields>,
+) -> ApiResult {
+    let done = app.shop.abandon_cart(owner, expected_version, key).await.or_problem(&app)?;
     let view = CartView::from(&done.value);
-    answer::done(StatusCode::OK, done.replayed, view.size(), &view)
+    response::done(StatusCode::OK, done.replayed, view.size(), &view)
 }
 
 /// Merge a guest's cart into the user's
@@ -105,17 +86,17 @@ pub(crate) async fn merge(
     State(app): State<App>,
     Path(user_id): Path<UserId>,
     IfMatch(expected_version): IfMatch,
-    Keyed { once, body }: Keyed<MergeBody>,
-) -> Answer {
+    KeyedJson { key, body }: KeyedJson<MergeBody>,
+) -> ApiResult {
     let mode = body.mode.unwrap_or_default().into();
     let owner = Owner::User(user_id.clone());
-    let done =
-        app.shop.merge(user_id, body.session_id, mode, expected_version, once).await.or_problem(&app)?;
+    let merged = app.shop.merge_carts(user_id, body.session_id, mode, expected_version, key).await;
+    let done = merged.or_problem(&app)?;
     let view = MergedView {
         cart: CartView::of(done.value.cart.as_ref(), &owner),
         changes: done.value.changes.iter().map(MergeChangeView::from).collect(),
     };
-    answer::done(StatusCode::OK, done.replayed, view.cart.size() + view.changes.len() * 80, &view)
+    response::done(StatusCode::OK, done.replayed, view.cart.size() + view.changes.len() * 80, &view)
 }
 
 /// Order exactly what the cart holds
@@ -130,13 +111,13 @@ pub(crate) async fn checkout(
     State(app): State<App>,
     Path(user_id): Path<UserId>,
     IfMatch(expected_version): IfMatch,
-    RequiredKeyed { once, body }: RequiredKeyed<CheckoutBody>,
-) -> Answer {
-    let currency = app.shop.settings.currency;
-    let terms = body.terms(user_id, currency)?;
-    let done = app.shop.checkout(terms, expected_version, once).await.or_problem(&app)?;
+    KeyRequiredJson { key, body }: KeyRequiredJson<CheckoutBody>,
+) -> ApiResult {
+    let currency = app.shop.currency();
+    let draft = body.draft(user_id, currency)?;
+    let done = app.shop.checkout(draft, expected_version, key).await.or_problem(&app)?;
     let view = OrderView::new(&done.value, &currency);
-    answer::done(StatusCode::CREATED, done.replayed, view.size(), &view)
+    response::done(StatusCode::CREATED, done.replayed, view.size(), &view)
 }
 
 fn scope(list: &str, owner: &Owner) -> Scope {
@@ -152,11 +133,11 @@ fn scope(list: &str, owner: &Owner) -> Scope {
 /// Newest first: active, ordered and abandoned, until they expire.
 #[utoipa::path(get, path = "/v1/users/{user_id}/carts", tag = "carts", operation_id = "list_carts",
     params(PageParams), responses((status = 200, body = List<CartView>)))]
-pub(crate) async fn list(State(app): State<App>, Path(owner): Path<Owner>, query: Query) -> Answer {
+pub(crate) async fn list(State(app): State<App>, Path(owner): Path<Owner>, query: Query) -> ApiResult {
     let scope = scope("carts", &owner);
     let page = query.page(&scope)?;
-    let page = app.shop.store.carts(&owner, app.shop.now(), page).await.or_problem(&app)?;
-    answer::ok(64 + page.items.len() * 1_024, &ListView::new(&page, &scope, CartView::from))
+    let page = app.shop.carts(&owner, page).await.or_problem(&app)?;
+    response::ok(64 + page.items.len() * 1_024, &ListView::new(&page, &scope, CartView::from))
 }
 
 /// The owner's line changes of 30 days
@@ -164,9 +145,9 @@ pub(crate) async fn list(State(app): State<App>, Path(owner): Path<Owner>, query
 /// Newest first.
 #[utoipa::path(get, path = "/v1/users/{user_id}/cart/history", tag = "carts", operation_id = "cart_history",
     params(PageParams), responses((status = 200, body = List<CartChangeView>)))]
-pub(crate) async fn history(State(app): State<App>, Path(owner): Path<Owner>, query: Query) -> Answer {
+pub(crate) async fn history(State(app): State<App>, Path(owner): Path<Owner>, query: Query) -> ApiResult {
     let scope = scope("cart changes", &owner);
     let page = query.page(&scope)?;
-    let page = app.shop.store.cart_changes(&owner, app.shop.now(), page).await.or_problem(&app)?;
-    answer::ok(64 + page.items.len() * 160, &ListView::new(&page, &scope, CartChangeView::from))
+    let page = app.shop.cart_changes(&owner, page).await.or_problem(&app)?;
+    response::ok(64 + page.items.len() * 160, &ListView::new(&page, &scope, CartChangeView::from))
 }

@@ -1,11 +1,13 @@
-//! Import of products: NDJSON in and out, as long as it takes.
+//! Import of products: NDJSON in and out, without a time limit for the whole.
 //!
-//! Lines are read one by one and handed to the store with a bounded window, so that one commit carries many of them;
-//! results leave in the order of the lines. A client that sends everything before it reads anything is fine up to
-//! [`RESULTS_BYTES_MAX`] of results, and slowed down after that.
+//! Lines are read one by one; up to [`WINDOW`] of them are at the store at once, so that one commit carries many. Results
+//! are sent in the order of the lines. A client may send the whole body before it reads: up to [`RESULTS_BYTES_MAX`] of
+//! results are buffered, then the import waits for the client.
+//!
+//! Every line is a command of its own. A crash or a lost connection leaves the lines stored whose results were sent, and
+//! perhaps up to a window more; with an idempotency key a repeat stores only the others.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -15,71 +17,69 @@ use futures_util::{Stream, StreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
-use mw_domain::IdempotencyKey;
-use mw_store::products::{ImportProduct, Imported};
-use mw_store::{Done, Refusal, StoreError};
+use mw_domain::{GeoZone, IdempotencyKey, ProductId};
+use mw_shop::{KeyedRequest, ProductDraft};
+use mw_store::products::Imported;
+use mw_store::{Done, Refusal};
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::answer::{Answer, IDEMPOTENT_REPLAYED};
 use crate::app::App;
 use crate::docs::IdempotencyKey as IdempotencyKeyParam;
 use crate::error::{Code, Problem};
-use crate::extract::{BodyLimits, idempotency_key, is_lines_type, line_fingerprint, parse};
-use crate::refusal;
+use crate::extract::{BodyLimits, idempotency_key, is_ndjson_type, keyed_line, parse};
+use crate::response::{ApiResult, IDEMPOTENT_REPLAYED};
+use crate::store_error::{self, OrProblem};
 use crate::wire::products::{ImportBody, ImportView};
 
 /// Lines at the store at once.
 const WINDOW: usize = 256;
-/// Results that leave in one piece, if they are ready.
-const RESULTS_PER_PIECE: usize = 64;
-/// Results that wait for a client that does not read.
+/// Results that are sent in one chunk, if they are ready.
+const RESULTS_PER_CHUNK: usize = 64;
+/// Results buffered for a client that does not read.
 const RESULTS_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A store that is full is asked again: nothing was done, and the import is what fills it.
-const RETRIES_MAX: u32 = 200;
-const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Import products
 ///
 /// NDJSON: a product a line with `product_id` and optional `stock`; blank lines are skipped. One result a line comes
 /// back, in order, while the body is still read. A bad line fails alone and whole. With an `Idempotency-Key` the first
-/// line takes the key, and each further line one of its own, made of it and the number of the line: a repeat only does
-/// what was not done. A key that was used for something else, or with another first line, is 422 and nothing is done; a
-/// further line that is not the one of the first time fails alone with `idempotency_key_reused`.
+/// line takes the key, and each further line one of its own, derived from it and the number of the line: a repeat only
+/// stores the lines that were not stored. A key that was used for another request, or with another first line, is 422 and
+/// nothing is stored; a further line that differs from the first time fails alone with `idempotency_key_reused`.
 #[utoipa::path(post, path = "/v1/products/import", tag = "products", operation_id = "import_products",
     params(IdempotencyKeyParam),
     request_body(content = ImportBody, content_type = "application/x-ndjson"),
     responses((status = 200, body = ImportView, content_type = "application/x-ndjson")))]
-pub(crate) async fn import(State(app): State<App>, request: Request) -> Answer {
-    if !is_lines_type(request.headers()) {
+pub(crate) async fn import(State(app): State<App>, request: Request) -> ApiResult {
+    if !is_ndjson_type(request.headers()) {
         return Err(Problem::new(Code::UnsupportedMediaType, "send content-type: application/x-ndjson"));
     }
     let key = idempotency_key(request.headers())?;
     let is_keyed = key.is_some();
-    let currency = app.shop.settings.currency;
+    let currency = app.shop.currency();
     let lines = Lines::new(request.into_body(), app.body_limits);
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    let room = Arc::new(Semaphore::new(RESULTS_BYTES_MAX));
-    tokio::spawn(run(app, key, lines, sender, Arc::clone(&room)));
-    // Whether this is a repeat is known with the first result, and has to be said before it.
+    let free_bytes = Arc::new(Semaphore::new(RESULTS_BYTES_MAX));
+    tokio::spawn(run(app, key, lines, sender, Arc::clone(&free_bytes)));
+    // The headers say whether this is a replay, which is known with the first result.
     let first = if is_keyed { receiver.recv().await } else { None };
-    let replayed = first.as_ref().is_some_and(|piece| piece.replayed);
-    if first.as_ref().is_some_and(|piece| piece.refused) {
-        return Err(refusal::problem(&Refusal::KeyReused.into(), currency));
+    let replayed = first.as_ref().is_some_and(|chunk| chunk.replayed);
+    if first.as_ref().is_some_and(|chunk| chunk.refused) {
+        return Err(store_error::problem(&Refusal::KeyReused.into(), currency));
     }
     let rest = stream::poll_fn(move |cx| receiver.poll_recv(cx));
-    let pieces = stream::iter(first).chain(rest).map(move |piece| {
-        room.add_permits(piece.bytes.len());
-        Ok::<_, std::convert::Infallible>(piece.bytes)
+    let chunks = stream::iter(first).chain(rest).map(move |chunk| {
+        free_bytes.add_permits(chunk.bytes.len());
+        Ok::<_, std::convert::Infallible>(chunk.bytes)
     });
-    Ok(answer(replayed, pieces))
+    Ok(respond(replayed, chunks))
 }
 
-fn answer(
+fn respond(
     replayed: bool,
-    pieces: impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
+    chunks: impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
 ) -> Response {
-    let mut response = Response::new(Body::from_stream(pieces));
+    let mut response = Response::new(Body::from_stream(chunks));
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
@@ -89,14 +89,14 @@ fn answer(
     response
 }
 
-/// Some results; of the first, whether it was given again, or refused because its key is another request's.
-struct Piece {
+/// Some results as NDJSON; `replayed` and `refused` (the key belongs to another request) are of the first.
+struct Chunk {
     bytes: Bytes,
     replayed: bool,
     refused: bool,
 }
 
-impl Piece {
+impl Chunk {
     fn of(results: &[LineResult]) -> Self {
         let mut bytes = Vec::with_capacity(results.len() * 96);
         for result in results {
@@ -115,16 +115,16 @@ async fn run(
     app: App,
     key: Option<IdempotencyKey>,
     lines: Lines,
-    sender: mpsc::UnboundedSender<Piece>,
-    room: Arc<Semaphore>,
+    sender: mpsc::UnboundedSender<Chunk>,
+    free_bytes: Arc<Semaphore>,
 ) {
     let mut lines = std::pin::pin!(lines.into_stream());
     if let Some(key) = &key {
-        // Nothing else is done before the key is known to be this request's.
+        // No other line is stored before the key is known to belong to this request.
         let Some(line) = lines.next().await else { return };
-        let first = Piece::of(&[start(&app, Some(key.clone()), line).await]);
+        let first = Chunk::of(&[start(&app, Some(key.clone()), line).await]);
         let refused = first.refused;
-        if !hand_out(&sender, &room, first).await || refused {
+        if !send(&sender, &free_bytes, first).await || refused {
             return;
         }
     }
@@ -134,28 +134,28 @@ async fn run(
             start(&app, key, line)
         })
         .buffered(WINDOW);
-    let mut pieces = std::pin::pin!(results.ready_chunks(RESULTS_PER_PIECE));
-    while let Some(results) = pieces.next().await {
-        if !hand_out(&sender, &room, Piece::of(&results)).await {
+    let mut chunks = std::pin::pin!(results.ready_chunks(RESULTS_PER_CHUNK));
+    while let Some(results) = chunks.next().await {
+        if !send(&sender, &free_bytes, Chunk::of(&results)).await {
             return;
         }
     }
 }
 
-/// Waits until there is room for the results; `false` where nobody wants them any more.
-async fn hand_out(sender: &mpsc::UnboundedSender<Piece>, room: &Semaphore, piece: Piece) -> bool {
-    let size = u32::try_from(piece.bytes.len().min(RESULTS_BYTES_MAX)).unwrap_or(u32::MAX);
+/// Waits for space in the buffer; `false` where the client is gone.
+async fn send(sender: &mpsc::UnboundedSender<Chunk>, free_bytes: &Semaphore, chunk: Chunk) -> bool {
+    let size = u32::try_from(chunk.bytes.len().min(RESULTS_BYTES_MAX)).unwrap_or(u32::MAX);
     tokio::select! {
         () = sender.closed() => return false,
-        permit = room.acquire_many(size) => match permit {
+        permit = free_bytes.acquire_many(size) => match permit {
             Ok(permit) => permit.forget(),
             Err(_closed) => return false,
         },
     }
-    sender.send(piece).is_ok()
+    sender.send(chunk).is_ok()
 }
 
-/// What became of one line.
+/// The result of one line.
 struct LineResult {
     line: u64,
     product_id: Option<String>,
@@ -184,61 +184,55 @@ impl LineResult {
     }
 }
 
-/// Reads a line now, so that its bytes need not be kept, and stores it when polled.
+/// A line that was parsed and is not stored yet.
+struct ParsedLine {
+    draft: ProductDraft,
+    stock: Vec<(GeoZone, u64)>,
+    key: Option<KeyedRequest>,
+}
+
+/// Parses a line now, so that its bytes need not be kept, and stores it when polled.
 fn start(app: &App, key: Option<IdempotencyKey>, line: Line) -> impl Future<Output = LineResult> + use<> {
     let Line { number, bytes } = line;
-    let command = bytes.and_then(|bytes| {
-        let command = command(app, key, &bytes);
-        command.map_err(|problem| (problem, claimed_id(&bytes)))
+    let parsed = bytes.and_then(|bytes| {
+        let parsed = parse_line(app, key, &bytes);
+        parsed.map_err(|problem| (problem, claimed_id(&bytes)))
     });
     let app = app.clone();
     async move {
-        match command {
-            Ok(command) => {
-                let product_id = Some(command.product.product_id.as_str().to_owned());
-                LineResult { line: number, product_id, outcome: store(&app, number, command).await }
+        match parsed {
+            Ok(parsed) => {
+                let product_id = Some(parsed.draft.product_id.as_str().to_owned());
+                LineResult { line: number, product_id, outcome: store(&app, number, parsed).await }
             }
             Err((problem, product_id)) => LineResult { line: number, product_id, outcome: Err(problem) },
         }
     }
 }
 
-fn command(app: &App, key: Option<IdempotencyKey>, bytes: &[u8]) -> Result<ImportProduct, Problem> {
-    let now = app.shop.now();
-    let (product, stock) = parse::<ImportBody>(bytes)?.product(app.shop.settings.currency, now)?;
-    let fingerprint = |key| Ok::<_, Problem>(app.shop.once(key, line_fingerprint(bytes)?));
-    let once = key.map(fingerprint).transpose()?;
-    Ok(ImportProduct { product, stock, op: app.shop.ids.uuid(), now, once })
+fn parse_line(app: &App, key: Option<IdempotencyKey>, bytes: &[u8]) -> Result<ParsedLine, Problem> {
+    let (draft, stock) = parse::<ImportBody>(bytes)?.draft(app.shop.currency())?;
+    let key = key.map(|key| keyed_line(key, bytes)).transpose()?;
+    Ok(ParsedLine { draft, stock, key })
 }
 
-/// The id a refused line gives, so that its sender can find it.
+/// The id that a refused line names, so that the client can find the line.
 fn claimed_id(bytes: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let id = value.get("product_id")?.as_str()?;
-    mw_domain::ProductId::parse(id).ok().map(|id| id.to_string())
+    ProductId::parse(id).ok().map(|id| id.to_string())
 }
 
-async fn store(app: &App, number: u64, command: ImportProduct) -> Result<Done<Imported>, Problem> {
-    let mut retries = 0;
-    loop {
-        match app.shop.store.import_product(command.clone()).await {
-            Ok(done) => return Ok(done),
-            Err(StoreError::Overloaded) if retries < RETRIES_MAX => {
-                retries += 1;
-                tokio::time::sleep(RETRY_AFTER).await;
-            }
-            Err(error) => {
-                let problem = refusal::problem(&error, app.shop.settings.currency);
-                if let Some(cause) = problem.cause() {
-                    tracing::warn!(line = number, code = problem.code().name(), cause, "import line");
-                }
-                return Err(problem);
-            }
+async fn store(app: &App, number: u64, line: ParsedLine) -> Result<Done<Imported>, Problem> {
+    let imported = app.shop.import_product(line.draft, line.stock, line.key).await;
+    imported.or_problem(app).inspect_err(|problem| {
+        if let Some(cause) = problem.cause() {
+            tracing::warn!(line = number, code = problem.code().name(), cause, "import line");
         }
-    }
+    })
 }
 
-/// A line that is not blank; without its bytes where they could not be taken.
+/// A line that is not blank; without its bytes where they could not be read.
 struct Line {
     number: u64,
     bytes: Result<Bytes, (Problem, Option<String>)>,
@@ -251,9 +245,9 @@ struct Lines {
     buffer: BytesMut,
     /// Bytes of the buffer that are known to have no line break.
     scanned: usize,
-    /// Lines that are over.
+    /// Lines that are complete.
     number: u64,
-    /// The rest of a line that was too long is being thrown away.
+    /// The rest of a line that was too long is being skipped.
     is_skipping: bool,
     has_ended: bool,
 }
@@ -318,11 +312,11 @@ impl Lines {
         }
     }
 
-    /// Counts the line; `None` where there is nothing to say of it.
+    /// Counts the line; `None` where it has no result: it is blank, or was refused already as too long.
     fn finish_line(&mut self, bytes: Bytes) -> Option<Line> {
         self.number += 1;
-        let was_told_already = std::mem::replace(&mut self.is_skipping, false);
-        if was_told_already || bytes.trim_ascii().is_empty() {
+        let was_refused = std::mem::replace(&mut self.is_skipping, false);
+        if was_refused || bytes.trim_ascii().is_empty() {
             return None;
         }
         let is_whole = bytes.trim_ascii_end().len() <= self.limits.bytes;
@@ -344,20 +338,22 @@ impl Lines {
                 Ok(())
             }
             Ok(Some(Err(_))) => Err(broken("the body ended early")),
-            Err(_elapsed) => Err(broken("the next piece of the body did not arrive in time")),
+            Err(_elapsed) => Err(broken("the next chunk of the body did not arrive in time")),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    async fn read(pieces: &[&str], limit: usize) -> Vec<(u64, Result<String, Code>)> {
+    async fn read(chunks: &[&str], limit: usize) -> Vec<(u64, Result<String, Code>)> {
         let limits = BodyLimits { bytes: limit, timeout: Duration::from_secs(5) };
-        let pieces: Vec<_> =
-            pieces.iter().map(|piece| Ok::<_, std::io::Error>(Bytes::from((*piece).to_owned()))).collect();
-        let lines = Lines::new(Body::from_stream(stream::iter(pieces)), limits).into_stream();
+        let chunks: Vec<_> =
+            chunks.iter().map(|chunk| Ok::<_, std::io::Error>(Bytes::from((*chunk).to_owned()))).collect();
+        let lines = Lines::new(Body::from_stream(stream::iter(chunks)), limits).into_stream();
         let show = |line: Line| {
             let text = |bytes: Bytes| String::from_utf8(bytes.trim_ascii().to_vec()).unwrap();
             (line.number, line.bytes.map(text).map_err(|(problem, _)| problem.code()))
@@ -370,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_cut_wherever_the_pieces_are() {
+    async fn lines_are_split_at_line_breaks_whatever_the_chunks() {
         assert_eq!(
             read(&["a\nb", "b\r\n", "\n  \n", "c"], 10).await,
             [good(1, "a"), good(2, "bb"), good(5, "c")]

@@ -1,21 +1,20 @@
-//! Orders: placing, reading, moving through their statuses, and their lists.
+//! Orders: placing, reading, changing their status, and their lists.
 
 use axum::extract::State;
 use http::StatusCode;
 use mw_domain::limits::ORDER_PERIOD_DAYS_MAX;
-use mw_domain::{Date, GeoZone, OrderId, OrderStatus, Period, UserId};
-use mw_store::orders::SetStatus;
+use mw_domain::{Date, GeoZone, OrderId, Period, UserId};
 use mw_store::{Done, Page, PageRequest, Position};
 
-use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::cursor::Scope;
 use crate::docs::{
     IdempotencyKey, IfMatchVersion, OrdersParams, PageParams, PeriodParams, RequiredIdempotencyKey,
 };
 use crate::error::{Code, Problem};
-use crate::extract::{IfMatch, Keyed, KeyedOptional, Path, Query, RequiredKeyed};
-use crate::refusal::OrProblem;
+use crate::extract::{IfMatch, KeyRequiredJson, KeyedJson, KeyedJsonOptional, Path, Query};
+use crate::response::{self, ApiResult};
+use crate::store_error::OrProblem;
 use crate::wire::list::{List, ListView};
 use crate::wire::orders::{EventView, NoteBody, OrderBody, OrderView, StatusBody};
 
@@ -28,16 +27,17 @@ use crate::wire::orders::{EventView, NoteBody, OrderBody, OrderView, StatusBody}
     extensions(("x-problems" = json!(["product_not_found", "price_changed", "out_of_stock", "currency_mismatch"]))))]
 pub(crate) async fn place(
     State(app): State<App>,
-    RequiredKeyed { once, body }: RequiredKeyed<OrderBody>,
-) -> Answer {
-    let (terms, lines) = body.terms(app.shop.settings.currency)?;
-    let done = app.shop.place_order(terms, lines, once).await.or_problem(&app)?;
-    show(&app, StatusCode::CREATED, &done)
+    KeyRequiredJson { key, body }: KeyRequiredJson<OrderBody>,
+) -> ApiResult {
+    let (draft, lines) = body.draft(app.shop.currency())?;
+    let done = app.shop.place_order(draft, lines, key).await.or_problem(&app)?;
+    respond(&app, StatusCode::CREATED, &done)
 }
 
-fn show(app: &App, status: StatusCode, done: &Done<mw_domain::Order>) -> Answer {
-    let view = OrderView::new(&done.value, &app.shop.settings.currency);
-    answer::done(status, done.replayed, view.size(), &view)
+fn respond(app: &App, status: StatusCode, done: &Done<mw_domain::Order>) -> ApiResult {
+    let currency = app.shop.currency();
+    let view = OrderView::new(&done.value, &currency);
+    response::done(status, done.replayed, view.size(), &view)
 }
 
 fn not_found(order_id: OrderId) -> Problem {
@@ -47,10 +47,11 @@ fn not_found(order_id: OrderId) -> Problem {
 /// An order
 #[utoipa::path(get, path = "/v1/orders/{order_id}", tag = "orders", operation_id = "read_order",
     responses((status = 200, body = OrderView)), extensions(("x-problems" = json!(["order_not_found"]))))]
-pub(crate) async fn read(State(app): State<App>, Path(order_id): Path<OrderId>) -> Answer {
-    let order = app.shop.store.order(order_id).await.or_problem(&app)?.ok_or_else(|| not_found(order_id))?;
-    let view = OrderView::new(&order, &app.shop.settings.currency);
-    answer::ok(view.size(), &view)
+pub(crate) async fn read(State(app): State<App>, Path(order_id): Path<OrderId>) -> ApiResult {
+    let order = app.shop.order(order_id).await.or_problem(&app)?.ok_or_else(|| not_found(order_id))?;
+    let currency = app.shop.currency();
+    let view = OrderView::new(&order, &currency);
+    response::ok(view.size(), &view)
 }
 
 /// What happened to an order
@@ -59,28 +60,29 @@ pub(crate) async fn read(State(app): State<App>, Path(order_id): Path<OrderId>) 
 #[utoipa::path(get, path = "/v1/orders/{order_id}/events", tag = "orders", operation_id = "order_events",
     params(PageParams), responses((status = 200, body = List<EventView>)),
     extensions(("x-problems" = json!(["order_not_found"]))))]
-pub(crate) async fn events(State(app): State<App>, Path(order_id): Path<OrderId>, query: Query) -> Answer {
+pub(crate) async fn events(State(app): State<App>, Path(order_id): Path<OrderId>, query: Query) -> ApiResult {
     let scope = Scope::of("order events").with(order_id.as_bytes());
-    let asked = query.page(&scope)?;
-    let events = app.shop.store.order_events(order_id).await.or_problem(&app)?;
-    let page = cut(events.ok_or_else(|| not_found(order_id))?, &asked)?;
-    answer::ok(64 + page.items.len() * 128, &ListView::new(&page, &scope, EventView::from))
+    let requested = query.page(&scope)?;
+    let events = app.shop.order_events(order_id).await.or_problem(&app)?;
+    let page = page_of(events.ok_or_else(|| not_found(order_id))?, &requested)?;
+    response::ok(64 + page.items.len() * 128, &ListView::new(&page, &scope, EventView::from))
 }
 
-/// A page of a list that is newest first and whole. A position counts the older items that are left, so that a new
-/// event does not move it.
-fn cut<T>(mut items: Vec<T>, asked: &PageRequest) -> Result<Page<T>, Problem> {
-    if let Some(Position(bytes)) = &asked.after {
-        let left = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(u32::from_be_bytes);
-        let start = left.and_then(|left| items.len().checked_sub(usize::try_from(left).ok()?));
-        let start =
-            start.ok_or_else(|| Problem::new(Code::InvalidCursor, "the cursor is not of this list"))?;
+/// A page of a whole list, newest first. A position counts the remaining older items, so that a new item does not move
+/// it.
+fn page_of<T>(mut items: Vec<T>, requested: &PageRequest) -> Result<Page<T>, Problem> {
+    if let Some(Position(bytes)) = &requested.after {
+        let remaining = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(u32::from_be_bytes);
+        let start = remaining.and_then(|remaining| items.len().checked_sub(usize::try_from(remaining).ok()?));
+        let start = start.ok_or_else(|| {
+            Problem::new(Code::InvalidCursor, "send next_cursor of the same list, unchanged")
+        })?;
         items.drain(..start);
     }
-    let left = items.len().saturating_sub(asked.limit);
-    items.truncate(asked.limit);
-    let left = u32::try_from(left).unwrap_or(u32::MAX);
-    Ok(Page { items, next: (left > 0).then(|| Position(left.to_be_bytes().to_vec())) })
+    let remaining = items.len().saturating_sub(requested.limit);
+    items.truncate(requested.limit);
+    let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
+    Ok(Page { items, next: (remaining > 0).then(|| Position(remaining.to_be_bytes().to_vec())) })
 }
 
 /// Move an order to a status
@@ -93,19 +95,12 @@ pub(crate) async fn set_status(
     State(app): State<App>,
     Path(order_id): Path<OrderId>,
     IfMatch(expected_version): IfMatch,
-    Keyed { once, body }: Keyed<StatusBody>,
-) -> Answer {
-    let command = SetStatus {
-        order_id,
-        of_user: None,
-        to: body.status,
-        note: body.note,
-        expected_version,
-        now: app.shop.now(),
-        once,
-    };
-    let done = app.shop.store.set_status(command).await.or_problem(&app)?;
-    show(&app, StatusCode::OK, &done)
+    KeyedJson { key, body }: KeyedJson<StatusBody>,
+) -> ApiResult {
+    let StatusBody { status, note } = body;
+    let moved = app.shop.set_order_status(order_id, status, note, expected_version, key).await;
+    let done = moved.or_problem(&app)?;
+    respond(&app, StatusCode::OK, &done)
 }
 
 /// Cancel one's own order
@@ -119,19 +114,11 @@ pub(crate) async fn cancel(
     State(app): State<App>,
     Path((user_id, order_id)): Path<(UserId, OrderId)>,
     IfMatch(expected_version): IfMatch,
-    KeyedOptional { once, body }: KeyedOptional<NoteBody>,
-) -> Answer {
-    let command = SetStatus {
-        order_id,
-        of_user: Some(user_id),
-        to: OrderStatus::Cancelled,
-        note: body.note,
-        expected_version,
-        now: app.shop.now(),
-        once,
-    };
-    let done = app.shop.store.set_status(command).await.or_problem(&app)?;
-    show(&app, StatusCode::OK, &done)
+    KeyedJsonOptional { key, body }: KeyedJsonOptional<NoteBody>,
+) -> ApiResult {
+    let cancelled = app.shop.cancel_order(user_id, order_id, body.note, expected_version, key).await;
+    let done = cancelled.or_problem(&app)?;
+    respond(&app, StatusCode::OK, &done)
 }
 
 /// A user's orders
@@ -139,7 +126,11 @@ pub(crate) async fn cancel(
 /// Newest first.
 #[utoipa::path(get, path = "/v1/users/{user_id}/orders", tag = "orders", operation_id = "list_user_orders",
     params(PeriodParams, PageParams), responses((status = 200, body = List<OrderView>)))]
-pub(crate) async fn of_user(State(app): State<App>, Path(user_id): Path<UserId>, mut query: Query) -> Answer {
+pub(crate) async fn of_user(
+    State(app): State<App>,
+    Path(user_id): Path<UserId>,
+    mut query: Query,
+) -> ApiResult {
     let period = Period {
         from: query.time("from")?.unwrap_or(Period::ALL.from),
         to: query.time("to")?.unwrap_or(Period::ALL.to),
@@ -147,8 +138,8 @@ pub(crate) async fn of_user(State(app): State<App>, Path(user_id): Path<UserId>,
     in_order(&period)?;
     let scope = Scope::of("user orders").with(user_id.as_str()).with(bytes(&period));
     let page = query.page(&scope)?;
-    let page = app.shop.store.customer_orders(&user_id, period, page).await.or_problem(&app)?;
-    show_list(&app, &page, &scope)
+    let page = app.shop.user_orders(&user_id, period, page).await.or_problem(&app)?;
+    respond_list(&app, &page, &scope)
 }
 
 /// All orders of a day or a period
@@ -156,10 +147,13 @@ pub(crate) async fn of_user(State(app): State<App>, Path(user_id): Path<UserId>,
 /// `date`, or `from` and `to` of at most 31 days. Newest first.
 #[utoipa::path(get, path = "/v1/orders", tag = "orders", operation_id = "list_orders",
     params(OrdersParams, PageParams), responses((status = 200, body = List<OrderView>)))]
-pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
+pub(crate) async fn list(State(app): State<App>, mut query: Query) -> ApiResult {
     let period = match query.optional("date", Date::parse)? {
         Some(date) if query.has("from") || query.has("to") => {
-            return Err(Problem::parameter("date", format_args!("{date} stands alone, without from and to")));
+            return Err(Problem::parameter(
+                "date",
+                format_args!("send either date={date} or from and to, not both"),
+            ));
         }
         Some(date) => Period::day(date),
         None => bounded_period(&mut query, ORDER_PERIOD_DAYS_MAX)?,
@@ -168,17 +162,17 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
     let zone = geo_zone.as_ref().map_or("", GeoZone::as_str);
     let scope = Scope::of("orders").with(zone).with(bytes(&period));
     let page = query.page(&scope)?;
-    let page = app.shop.store.orders(geo_zone.as_ref(), period, page).await.or_problem(&app)?;
-    show_list(&app, &page, &scope)
+    let page = app.shop.orders(geo_zone.as_ref(), period, page).await.or_problem(&app)?;
+    respond_list(&app, &page, &scope)
 }
 
-fn show_list(app: &App, page: &Page<mw_domain::Order>, scope: &Scope) -> Answer {
-    let currency = app.shop.settings.currency;
-    let show = |order| OrderView::new(order, &currency);
-    answer::ok(64 + page.items.len() * 640, &ListView::new(page, scope, show))
+fn respond_list(app: &App, page: &Page<mw_domain::Order>, scope: &Scope) -> ApiResult {
+    let currency = app.shop.currency();
+    let view = |order| OrderView::new(order, &currency);
+    response::ok(64 + page.items.len() * 640, &ListView::new(page, scope, view))
 }
 
-/// `from` and `to`, both required, at most so many days apart.
+/// `from` and `to`, both required, at most `days_max` days apart.
 pub(super) fn bounded_period(query: &mut Query, days_max: i64) -> Result<Period, Problem> {
     let missing = |name| Problem::parameter(name, "is required");
     let period = Period {
@@ -187,20 +181,20 @@ pub(super) fn bounded_period(query: &mut Query, days_max: i64) -> Result<Period,
     };
     in_order(&period)?;
     if period.longer_than_days(days_max) {
-        return Err(Problem::parameter("to", format_args!("a period is at most {days_max} days")));
+        return Err(Problem::parameter("to", format_args!("send a period of at most {days_max} days")));
     }
     Ok(period)
 }
 
 fn in_order(period: &Period) -> Result<(), Problem> {
-    if period.from > period.to { Err(Problem::parameter("to", "is before from")) } else { Ok(()) }
+    if period.from > period.to { Err(Problem::parameter("to", "must not be before from")) } else { Ok(()) }
 }
 
 fn bytes(period: &Period) -> [u8; 16] {
     let mut bytes = [0; 16];
     let both = period.from.as_millis().to_be_bytes().into_iter().chain(period.to.as_millis().to_be_bytes());
-    for (slot, byte) in bytes.iter_mut().zip(both) {
-        *slot = byte;
+    for (target, byte) in bytes.iter_mut().zip(both) {
+        *target = byte;
     }
     bytes
 }
@@ -210,20 +204,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_list_is_read_page_by_page_while_it_grows() {
-        let first = cut(vec![3, 2, 1], &PageRequest::first(1)).unwrap();
+    fn pages_of_a_growing_list_neither_repeat_nor_skip_items() {
+        let first = page_of(vec![3, 2, 1], &PageRequest::first(1)).unwrap();
         assert_eq!(first.items, [3]);
-        let second = cut(vec![4, 3, 2, 1], &PageRequest { limit: 1, after: first.next }).unwrap();
+        let second = page_of(vec![4, 3, 2, 1], &PageRequest { limit: 1, after: first.next }).unwrap();
         assert_eq!(second.items, [2]);
-        let last = cut(vec![4, 3, 2, 1], &PageRequest { limit: 5, after: second.next }).unwrap();
+        let last = page_of(vec![4, 3, 2, 1], &PageRequest { limit: 5, after: second.next }).unwrap();
         assert_eq!((last.items, last.next), (vec![1], None));
     }
 
     #[test]
-    fn a_position_that_is_not_of_the_list_is_refused() {
+    fn a_position_of_another_list_is_refused() {
         for bytes in [vec![], vec![0, 0, 0, 9], vec![1]] {
-            let asked = PageRequest { limit: 1, after: Some(Position(bytes)) };
-            assert_eq!(cut(vec![1], &asked).unwrap_err().code(), Code::InvalidCursor);
+            let requested = PageRequest { limit: 1, after: Some(Position(bytes)) };
+            assert_eq!(page_of(vec![1], &requested).unwrap_err().code(), Code::InvalidCursor);
         }
     }
 }

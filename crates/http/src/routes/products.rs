@@ -1,23 +1,22 @@
-//! The catalogue: cards, categories by price.
+//! The catalogue: products, and categories by price.
 
 use axum::extract::State;
-use bytes::Bytes;
 use http::StatusCode;
 use mw_domain::{Category, GeoZone, Money, ProductId};
 use mw_store::Freshness;
 use mw_store::products::{CategoryQuery, Listed};
 
-use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::cursor::Scope;
 use crate::docs::{CategoryParams, FreshParam, PageParams};
 use crate::error::{Code, Problem};
 use crate::extract::{Json, Path, Query};
-use crate::refusal::OrProblem;
+use crate::response::{self, ApiResult};
+use crate::store_error::OrProblem;
 use crate::wire::list::{self, List, ListView};
 use crate::wire::products::{self, CategoryView, PatchBody, ProductBody, ProductView};
 
-/// A product's card
+/// A product
 #[utoipa::path(get, path = "/v1/products/{product_id}", tag = "products", operation_id = "read_product",
     params(FreshParam), responses((status = 200, body = ProductView)),
     extensions(("x-problems" = json!(["product_not_found"]))))]
@@ -25,22 +24,22 @@ pub(crate) async fn read(
     State(app): State<App>,
     Path(product_id): Path<ProductId>,
     mut query: Query,
-) -> Answer {
+) -> ApiResult {
     let freshness = freshness(&mut query)?;
     query.finish()?;
-    let product = app.shop.store.product(&product_id, freshness).await.or_problem(&app)?;
+    let product = app.shop.product(&product_id, freshness).await.or_problem(&app)?;
     let product =
         product.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
-    Ok(answer::ready(Bytes::copy_from_slice(products::shown(&product, app.shop.settings.currency))))
+    Ok(response::encoded(app.encoded_products.json(&product)))
 }
 
 fn freshness(query: &mut Query) -> Result<Freshness, Problem> {
-    Ok(if query.flag("fresh")? { Freshness::Full } else { Freshness::Showcase })
+    Ok(if query.flag("fresh")? { Freshness::Latest } else { Freshness::StaleOk })
 }
 
-/// Write a product's card
+/// Create or replace a product
 ///
-/// As a whole: what is absent is empty.
+/// As a whole: an absent field is empty.
 #[utoipa::path(put, path = "/v1/products/{product_id}", tag = "products", operation_id = "put_product",
     request_body = ProductBody,
     responses((status = 200, description = "Replaced", body = ProductView),
@@ -50,18 +49,18 @@ pub(crate) async fn put(
     State(app): State<App>,
     Path(product_id): Path<ProductId>,
     Json(body): Json<ProductBody>,
-) -> Answer {
-    let currency = app.shop.settings.currency;
-    let product = body.product(product_id, currency, app.shop.now())?;
-    let put = app.shop.store.put_product(product).await.or_problem(&app)?;
+) -> ApiResult {
+    let currency = app.shop.currency();
+    let draft = body.draft(product_id, currency)?;
+    let put = app.shop.put_product(draft).await.or_problem(&app)?;
     let view = ProductView::new(&put.product, &currency);
     let status = if put.created { StatusCode::CREATED } else { StatusCode::OK };
-    answer::json(status, view.size(), &view)
+    response::json(status, view.size(), &view)
 }
 
-/// Change some of a product's card
+/// Change some fields of a product
 ///
-/// What is absent stays; `attributes` are replaced as a whole.
+/// An absent field stays; `attributes` are replaced as a whole.
 #[utoipa::path(patch, path = "/v1/products/{product_id}", tag = "products", operation_id = "patch_product",
     request_body = PatchBody, responses((status = 200, body = ProductView)),
     extensions(("x-problems" = json!(["product_not_found", "currency_mismatch"]))))]
@@ -69,22 +68,22 @@ pub(crate) async fn patch(
     State(app): State<App>,
     Path(product_id): Path<ProductId>,
     Json(body): Json<PatchBody>,
-) -> Answer {
-    let currency = app.shop.settings.currency;
+) -> ApiResult {
+    let currency = app.shop.currency();
     let patch = body.patch(currency)?;
-    let product = app.shop.store.patch_product(&product_id, patch, app.shop.now()).await.or_problem(&app)?;
+    let product = app.shop.patch_product(&product_id, patch).await.or_problem(&app)?;
     let view = ProductView::new(&product, &currency);
-    answer::ok(view.size(), &view)
+    response::ok(view.size(), &view)
 }
 
-/// Take a product out of the catalogue
+/// Remove a product from the catalogue
 ///
-/// Its stock figures stay.
+/// Its stock levels stay.
 #[utoipa::path(delete, path = "/v1/products/{product_id}", tag = "products", operation_id = "delete_product",
     responses((status = 204)), extensions(("x-problems" = json!(["product_not_found"]))))]
-pub(crate) async fn delete(State(app): State<App>, Path(product_id): Path<ProductId>) -> Answer {
-    app.shop.store.delete_product(&product_id).await.or_problem(&app)?;
-    Ok(answer::no_content())
+pub(crate) async fn delete(State(app): State<App>, Path(product_id): Path<ProductId>) -> ApiResult {
+    app.shop.delete_product(&product_id).await.or_problem(&app)?;
+    Ok(response::no_content())
 }
 
 /// A category by price
@@ -92,19 +91,21 @@ pub(crate) async fn delete(State(app): State<App>, Path(product_id): Path<Produc
 /// By price, then id; `desc` is the exact reverse. With `geo_zone` each item carries `available` there.
 #[utoipa::path(get, path = "/v1/products", tag = "products", operation_id = "list_products",
     params(CategoryParams, FreshParam, PageParams), responses((status = 200, body = List<ProductView>)))]
-pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Answer {
+pub(crate) async fn list(State(app): State<App>, mut query: Query) -> ApiResult {
     let freshness = freshness(&mut query)?;
-    let (asked, scope) = category_query(&mut query)?;
+    let (category, scope) = category_query(&mut query)?;
     let page = query.page(&scope)?;
-    let page = app.shop.store.category(&asked, freshness, app.shop.now(), page).await.or_problem(&app)?;
-    let currency = app.shop.settings.currency;
-    let size: usize = page.items.iter().map(|it| products::shown(&it.product, currency).len() + 32).sum();
-    let write = |out: &mut Vec<u8>, listed: &Listed| products::write_listed(out, listed, currency);
-    Ok(answer::ready(list::write(size, &page, &scope, write)))
+    let page = app.shop.category(&category, freshness, page).await.or_problem(&app)?;
+    let currency = app.shop.currency();
+    let size = page.items.iter().map(|listed| ProductView::new(&listed.product, &currency).size() + 32).sum();
+    let write = |out: &mut Vec<u8>, listed: &Listed| {
+        products::write_listed(out, &app.encoded_products.json(&listed.product), listed.available);
+    };
+    Ok(response::encoded(list::write(size, &page, &scope, write)))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {
-    let asked = CategoryQuery {
+    let category = CategoryQuery {
         category: query.required("category", Category::parse)?,
         min_price: query.optional("min_price", Money::parse)?,
         max_price: query.optional("max_price", Money::parse)?,
@@ -112,30 +113,30 @@ fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> 
         geo_zone: query.optional("geo_zone", GeoZone::parse)?,
         in_stock: query.flag("in_stock")?,
     };
-    if asked.in_stock && asked.geo_zone.is_none() {
+    if category.in_stock && category.geo_zone.is_none() {
         return Err(Problem::parameter("geo_zone", "is required with in_stock"));
     }
-    if let (Some(min), Some(max)) = (asked.min_price, asked.max_price)
+    if let (Some(min), Some(max)) = (category.min_price, category.max_price)
         && min > max
     {
-        return Err(Problem::parameter("max_price", "is below min_price"));
+        return Err(Problem::parameter("max_price", "must not be below min_price"));
     }
     let bound = |price: Option<Money>| price.map_or(-1, Money::as_minor).to_be_bytes();
     let scope = Scope::of("category")
-        .with(asked.category.as_str())
-        .with(bound(asked.min_price))
-        .with(bound(asked.max_price))
-        .with([u8::from(asked.descending), u8::from(asked.in_stock)])
-        .with(asked.geo_zone.as_ref().map_or("", GeoZone::as_str));
-    Ok((asked, scope))
+        .with(category.category.as_str())
+        .with(bound(category.min_price))
+        .with(bound(category.max_price))
+        .with([u8::from(category.descending), u8::from(category.in_stock)])
+        .with(category.geo_zone.as_ref().map_or("", GeoZone::as_str));
+    Ok((category, scope))
 }
 
-/// Whether the order is the reverse one.
+/// Whether the order is descending.
 fn order(text: &str) -> Result<bool, &'static str> {
     match text {
         "asc" => Ok(false),
         "desc" => Ok(true),
-        _ => Err("is asc or desc"),
+        _ => Err("must be asc or desc"),
     }
 }
 
@@ -144,11 +145,11 @@ fn order(text: &str) -> Result<bool, &'static str> {
 /// By name.
 #[utoipa::path(get, path = "/v1/categories", tag = "products", operation_id = "list_categories",
     params(FreshParam, PageParams), responses((status = 200, body = List<CategoryView>)))]
-pub(crate) async fn categories(State(app): State<App>, mut query: Query) -> Answer {
-    // Categories are always read at full consistency; the flag is taken because every listing of the showcase has it.
+pub(crate) async fn categories(State(app): State<App>, mut query: Query) -> ApiResult {
+    // Categories are always read at full consistency; the parameter is accepted because every other listing has it.
     freshness(&mut query)?;
     let scope = Scope::of("categories");
     let page = query.page(&scope)?;
-    let page = app.shop.store.categories(page).await.or_problem(&app)?;
-    answer::ok(64 + page.items.len() * 64, &ListView::new(&page, &scope, CategoryView::from))
+    let page = app.shop.categories(page).await.or_problem(&app)?;
+    response::ok(64 + page.items.len() * 64, &ListView::new(&page, &scope, CategoryView::from))
 }

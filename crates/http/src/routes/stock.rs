@@ -3,31 +3,27 @@
 use axum::extract::State;
 use http::StatusCode;
 use mw_domain::{GeoZone, ProductId};
-use mw_store::Freshness;
-use mw_store::stock::{Adjust, SetOnHand};
 
-use crate::answer::{self, Answer};
 use crate::app::App;
 use crate::docs::IdempotencyKey;
 use crate::error::{Code, Problem};
-use crate::extract::{Json, Keyed, Path};
-use crate::refusal::OrProblem;
+use crate::extract::{Json, KeyedJson, Path};
+use crate::response::{self, ApiResult};
+use crate::store_error::OrProblem;
 use crate::wire::stock::{AdjustBody, OnHandBody, ProductStockView, ZoneStockView};
 
+/// An estimate of the bytes of one zone's stock in JSON.
 const SIZE: usize = 256;
 
 /// A product's stock in every zone
 #[utoipa::path(get, path = "/v1/products/{product_id}/stock", tag = "stock", operation_id = "read_product_stock",
     responses((status = 200, body = ProductStockView)), extensions(("x-problems" = json!(["product_not_found"]))))]
-pub(crate) async fn of_product(State(app): State<App>, Path(product_id): Path<ProductId>) -> Answer {
-    let store = &app.shop.store;
-    let zones = store.product_stock(&product_id, Freshness::Full, app.shop.now()).await.or_problem(&app)?;
-    // A product may have left the catalogue while its figures are still of interest.
-    if zones.is_empty() && store.product(&product_id, Freshness::Full).await.or_problem(&app)?.is_none() {
-        return Err(Problem::new(Code::ProductNotFound, format!("no product {product_id}")));
-    }
+pub(crate) async fn of_product(State(app): State<App>, Path(product_id): Path<ProductId>) -> ApiResult {
+    let zones = app.shop.product_stock(&product_id).await.or_problem(&app)?;
+    let zones =
+        zones.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
     let view = ProductStockView::new(&product_id, &zones);
-    answer::ok(view.size(), &view)
+    response::ok(view.size(), &view)
 }
 
 /// A product's stock in a zone
@@ -36,14 +32,12 @@ pub(crate) async fn of_product(State(app): State<App>, Path(product_id): Path<Pr
 pub(crate) async fn read(
     State(app): State<App>,
     Path((product_id, geo_zone)): Path<(ProductId, GeoZone)>,
-) -> Answer {
-    let now = app.shop.now();
-    let stock =
-        app.shop.store.zone_stock(&product_id, &geo_zone, Freshness::Full, now).await.or_problem(&app)?;
+) -> ApiResult {
+    let stock = app.shop.zone_stock(&product_id, &geo_zone).await.or_problem(&app)?;
     let stock = stock.ok_or_else(|| {
         Problem::new(Code::StockNotFound, format!("product {product_id} has no stock in zone {geo_zone}"))
     })?;
-    answer::ok(SIZE, &ZoneStockView::from(&stock))
+    response::ok(SIZE, &ZoneStockView::from(&stock))
 }
 
 /// Set the units on hand
@@ -56,17 +50,10 @@ pub(crate) async fn put(
     State(app): State<App>,
     Path((product_id, geo_zone)): Path<(ProductId, GeoZone)>,
     Json(body): Json<OnHandBody>,
-) -> Answer {
-    let command = SetOnHand {
-        product_id,
-        geo_zone,
-        on_hand: body.on_hand,
-        expected_on_hand: body.expected_on_hand,
-        op: app.shop.ids.uuid(),
-        now: app.shop.now(),
-    };
-    let stock = app.shop.store.set_on_hand(command).await.or_problem(&app)?;
-    answer::ok(SIZE, &ZoneStockView::from(&stock))
+) -> ApiResult {
+    let OnHandBody { on_hand, expected_on_hand } = body;
+    let stock = app.shop.set_on_hand(product_id, geo_zone, on_hand, expected_on_hand).await;
+    response::ok(SIZE, &ZoneStockView::from(&stock.or_problem(&app)?))
 }
 
 /// Add or remove units
@@ -79,17 +66,10 @@ pub(crate) async fn put(
 pub(crate) async fn adjust(
     State(app): State<App>,
     Path((product_id, geo_zone)): Path<(ProductId, GeoZone)>,
-    Keyed { once, body }: Keyed<AdjustBody>,
-) -> Answer {
-    let command = Adjust {
-        product_id,
-        geo_zone,
-        delta: body.delta,
-        reason: body.reason,
-        op: app.shop.ids.uuid(),
-        now: app.shop.now(),
-        once,
-    };
-    let done = app.shop.store.adjust(command).await.or_problem(&app)?;
-    answer::done(StatusCode::OK, done.replayed, SIZE, &ZoneStockView::from(&done.value))
+    KeyedJson { key, body }: KeyedJson<AdjustBody>,
+) -> ApiResult {
+    let AdjustBody { delta, reason } = body;
+    let adjusted = app.shop.adjust_stock(product_id, geo_zone, delta, reason, key).await;
+    let done = adjusted.or_problem(&app)?;
+    response::done(StatusCode::OK, done.replayed, SIZE, &ZoneStockView::from(&done.value))
 }

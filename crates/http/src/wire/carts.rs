@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::scalars::{At, Id};
-use super::{schema, take};
+use super::{deserialize, schema};
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Owner)]
@@ -106,11 +106,7 @@ impl<'a> From<&'a Cart> for CartView<'a> {
         Self {
             cart_id: Some(Id(cart.cart_id.uuid())),
             owner: Some((&cart.owner).into()),
-            status: match cart.status {
-                CartStatus::Active => "active",
-                CartStatus::Ordered => "ordered",
-                CartStatus::Abandoned => "abandoned",
-            },
+            status: cart.status.as_str(),
             version: cart.version,
             lines: Lines(&cart.lines),
             created_at: Some(At(cart.created_at)),
@@ -123,12 +119,12 @@ impl<'a> From<&'a Cart> for CartView<'a> {
 }
 
 impl<'a> CartView<'a> {
-    /// The cart of an owner who has none.
+    /// The empty cart of an owner without one.
     pub(crate) fn none(owner: Option<&'a Owner>) -> Self {
         Self {
             cart_id: None,
             owner: owner.map(OwnerView::from),
-            status: "active",
+            status: CartStatus::Active.as_str(),
             version: 0,
             lines: Lines(&[]),
             created_at: None,
@@ -143,7 +139,7 @@ impl<'a> CartView<'a> {
         cart.map_or_else(|| Self::none(Some(owner)), Self::from)
     }
 
-    /// About as many bytes as the JSON has.
+    /// An estimate of the bytes of the JSON.
     pub(crate) fn size(&self) -> usize {
         384 + self.lines.0.len() * 128
     }
@@ -202,7 +198,7 @@ impl<'a> From<&'a MergeChange> for MergeChangeView<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(as = SetLine)]
 pub(crate) struct LineBody {
-    #[serde(deserialize_with = "take::quantity")]
+    #[serde(deserialize_with = "deserialize::quantity")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub(crate) quantity: u32,
 }
@@ -234,14 +230,14 @@ impl From<ModeBody> for MergeMode {
 #[serde(deny_unknown_fields)]
 #[schema(as = Merge)]
 pub(crate) struct MergeBody {
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     pub(crate) session_id: SessionId,
     #[serde(default)]
     pub(crate) mode: Option<ModeBody>,
 }
 
-/// A body without fields, which may be left out.
+/// A body without fields, which is optional.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoFields {}

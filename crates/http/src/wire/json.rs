@@ -1,7 +1,7 @@
-//! Writes the JSON of answers: the same bytes as `serde_json`, for half of the instructions.
+//! Serialises responses to JSON: the same bytes as `serde_json`, for half of the instructions.
 //!
-//! Answers are mostly names of members, which never need escaping, and text, which hardly ever does: what is plain is
-//! copied as it is. What follows a value is a comma, and the last comma of a list becomes its end.
+//! Responses are mostly member names, which never need escaping, and text, which hardly ever does: plain text is copied
+//! as it is. A comma follows every value, and the last comma of an object or array is overwritten by its end.
 
 use serde::ser::{
     Error as _, Impossible, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct,
@@ -10,23 +10,23 @@ use serde::{Serialize, Serializer};
 
 pub(crate) type Error = serde_json::Error;
 
-/// Adds the JSON of a value.
+/// Appends the JSON of a value.
 pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<(), Error> {
     value.serialize(Json(out))
 }
 
 struct Json<'a>(&'a mut Vec<u8>);
 
-/// An object or an array whose end is still to come.
-struct Open<'a> {
+/// An object or an array that is not closed yet.
+struct Compound<'a> {
     out: &'a mut Vec<u8>,
     end: u8,
 }
 
 impl<'a> Json<'a> {
-    fn open(self, start: u8, end: u8) -> Open<'a> {
+    fn open(self, start: u8, end: u8) -> Compound<'a> {
         self.0.push(start);
-        Open { out: self.0, end }
+        Compound { out: self.0, end }
     }
 
     fn unsigned(self, number: u64) {
@@ -38,7 +38,7 @@ impl<'a> Json<'a> {
     }
 }
 
-impl Open<'_> {
+impl Compound<'_> {
     #[inline]
     fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
         value.serialize(Json(self.out))?;
@@ -55,18 +55,18 @@ impl Open<'_> {
 }
 
 fn without_fields() -> Error {
-    Error::custom("a variant with several fields has no form in an answer")
+    Error::custom("a variant with several fields cannot be serialised")
 }
 
 impl<'a> Serializer for Json<'a> {
     type Ok = ();
     type Error = Error;
-    type SerializeSeq = Open<'a>;
-    type SerializeTuple = Open<'a>;
-    type SerializeTupleStruct = Open<'a>;
+    type SerializeSeq = Compound<'a>;
+    type SerializeTuple = Compound<'a>;
+    type SerializeTupleStruct = Compound<'a>;
     type SerializeTupleVariant = Impossible<(), Error>;
-    type SerializeMap = Open<'a>;
-    type SerializeStruct = Open<'a>;
+    type SerializeMap = Compound<'a>;
+    type SerializeStruct = Compound<'a>;
     type SerializeStructVariant = Impossible<(), Error>;
 
     fn serialize_bool(self, truth: bool) -> Result<(), Error> {
@@ -175,15 +175,15 @@ impl<'a> Serializer for Json<'a> {
     }
 
     #[inline]
-    fn serialize_seq(self, _: Option<usize>) -> Result<Open<'a>, Error> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<Compound<'a>, Error> {
         Ok(self.open(b'[', b']'))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Open<'a>, Error> {
+    fn serialize_tuple(self, _: usize) -> Result<Compound<'a>, Error> {
         Ok(self.open(b'[', b']'))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Open<'a>, Error> {
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Compound<'a>, Error> {
         Ok(self.open(b'[', b']'))
     }
 
@@ -198,12 +198,12 @@ impl<'a> Serializer for Json<'a> {
     }
 
     #[inline]
-    fn serialize_map(self, _: Option<usize>) -> Result<Open<'a>, Error> {
+    fn serialize_map(self, _: Option<usize>) -> Result<Compound<'a>, Error> {
         Ok(self.open(b'{', b'}'))
     }
 
     #[inline]
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Open<'a>, Error> {
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Compound<'a>, Error> {
         Ok(self.open(b'{', b'}'))
     }
 
@@ -218,13 +218,13 @@ impl<'a> Serializer for Json<'a> {
     }
 }
 
-impl SerializeStruct for Open<'_> {
+impl SerializeStruct for Compound<'_> {
     type Ok = ();
     type Error = Error;
 
     #[inline]
     fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
-        debug_assert!(is_plain(name.as_bytes()), "members have plain names");
+        debug_assert!(is_plain(name.as_bytes()), "member names need no escaping");
         self.out.push(b'"');
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
@@ -237,7 +237,7 @@ impl SerializeStruct for Open<'_> {
     }
 }
 
-impl SerializeMap for Open<'_> {
+impl SerializeMap for Compound<'_> {
     type Ok = ();
     type Error = Error;
 
@@ -245,7 +245,7 @@ impl SerializeMap for Open<'_> {
         let start = self.out.len();
         key.serialize(Json(self.out))?;
         if self.out.get(start) != Some(&b'"') {
-            return Err(Error::custom("the name of a member has to be text"));
+            return Err(Error::custom("a member name must be a string"));
         }
         self.out.push(b':');
         Ok(())
@@ -262,7 +262,7 @@ impl SerializeMap for Open<'_> {
     }
 }
 
-impl SerializeSeq for Open<'_> {
+impl SerializeSeq for Compound<'_> {
     type Ok = ();
     type Error = Error;
 
@@ -277,7 +277,7 @@ impl SerializeSeq for Open<'_> {
     }
 }
 
-impl SerializeTuple for Open<'_> {
+impl SerializeTuple for Compound<'_> {
     type Ok = ();
     type Error = Error;
 
@@ -291,7 +291,7 @@ impl SerializeTuple for Open<'_> {
     }
 }
 
-impl SerializeTupleStruct for Open<'_> {
+impl SerializeTupleStruct for Compound<'_> {
     type Ok = ();
     type Error = Error;
 
@@ -320,22 +320,22 @@ const fn is_special(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether text is its own JSON.
+/// Whether text needs no escaping.
 fn is_plain(text: &[u8]) -> bool {
-    // The last piece overlaps the one before it, so that no byte is looked at alone.
+    // The last chunk overlaps the one before it, so that no byte is compared alone.
     if let Some(last) = text.last_chunk::<16>() {
-        let (pieces, _) = text.as_chunks::<16>();
-        pieces.iter().all(is_plain_piece) && is_plain_piece(last)
+        let (chunks, _) = text.as_chunks::<16>();
+        chunks.iter().all(is_plain_chunk) && is_plain_chunk(last)
     } else if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
-        is_plain_piece(first) && is_plain_piece(last)
+        is_plain_chunk(first) && is_plain_chunk(last)
     } else {
         !text.iter().any(|byte| is_special(*byte))
     }
 }
 
-/// Looks at all bytes whatever the first ones are, which the processor does at once.
-fn is_plain_piece<const N: usize>(piece: &[u8; N]) -> bool {
-    !piece.iter().fold(false, |special, byte| special | is_special(*byte))
+/// Compares all bytes without a branch, so that the compiler uses vector instructions.
+fn is_plain_chunk<const N: usize>(chunk: &[u8; N]) -> bool {
+    !chunk.iter().fold(false, |special, byte| special | is_special(*byte))
 }
 
 #[cold]
@@ -380,12 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn every_character_at_every_place_is_written_as_serde_json_writes_it() {
+    fn every_character_at_every_position_is_written_as_serde_json_writes_it() {
         let some = ['\u{7f}', '\u{80}', 'я', '\u{2028}', '\u{ffff}', '😀', '\u{10ffff}'];
         for character in ('\0'..='\u{7f}').chain(some) {
             for length in 0..40 {
-                for place in 0..=length {
-                    let text = format!("{}{character}{}", "x".repeat(place), "y".repeat(length - place));
+                for position in 0..=length {
+                    let text =
+                        format!("{}{character}{}", "x".repeat(position), "y".repeat(length - position));
                     same(&text);
                 }
             }
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_form_is_an_error() {
+    fn unsupported_values_are_errors() {
         #[derive(Serialize)]
         enum Kind {
             Pair(u8, u8),

@@ -1,4 +1,4 @@
-//! The form of every list: a page of whole objects and where to go on.
+//! The JSON of every list: a page of whole objects and the cursor of the next one.
 
 use mw_store::Page;
 use serde::ser::SerializeStruct;
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::cursor::Scope;
 
-/// How a list is documented.
+/// A list in the OpenAPI document.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct List<T> {
@@ -17,16 +17,16 @@ pub(crate) struct List<T> {
     next_cursor: Option<String>,
 }
 
-/// A page with the way its items are shown.
+/// A page with the view of its items.
 pub(crate) struct ListView<'a, T, F> {
     page: &'a Page<T>,
     scope: &'a Scope,
-    show: F,
+    view: F,
 }
 
 impl<'a, T, F> ListView<'a, T, F> {
-    pub(crate) fn new(page: &'a Page<T>, scope: &'a Scope, show: F) -> Self {
-        Self { page, scope, show }
+    pub(crate) fn new(page: &'a Page<T>, scope: &'a Scope, view: F) -> Self {
+        Self { page, scope, view }
     }
 }
 
@@ -34,13 +34,13 @@ impl<'a, T, V: Serialize, F: Fn(&'a T) -> V> Serialize for ListView<'a, T, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let next = self.page.next.as_ref().map(|position| self.scope.encode(&position.0));
         let mut list = serializer.serialize_struct("List", 2)?;
-        list.serialize_field("items", &Items(&self.page.items, &self.show))?;
+        list.serialize_field("items", &Items(&self.page.items, &self.view))?;
         list.serialize_field("next_cursor", &next)?;
         list.end()
     }
 }
 
-/// The JSON of a page whose items are written as JSON already.
+/// The JSON of a page whose items are encoded already.
 pub(crate) fn write<T>(
     size: usize,
     page: &Page<T>,
@@ -69,7 +69,7 @@ pub(crate) fn write<T>(
     out
 }
 
-/// A slice with the way its items are shown.
+/// A slice with the view of its items.
 pub(crate) struct Items<'a, T, F>(pub(crate) &'a [T], pub(crate) F);
 
 impl<'a, T, V: Serialize, F: Fn(&'a T) -> V> Serialize for Items<'a, T, F> {

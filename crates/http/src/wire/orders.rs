@@ -3,14 +3,14 @@
 use mw_domain::{
     Currency, Demand, EventKind, GeoZone, Money, Order, OrderEvent, OrderLine, OrderStatus, UserId,
 };
-use mw_shop::place::Terms;
+use mw_shop::OrderDraft;
 use mw_store::orders::Sales;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
+use super::deserialize::{self, MoneyBody};
 use super::scalars::{At, Day, Id, MoneyView};
 use super::schema;
-use super::take::{self, MoneyBody};
 use crate::error::Problem;
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -96,7 +96,7 @@ impl<'a> OrderView<'a> {
         }
     }
 
-    /// About as many bytes as the JSON has.
+    /// An estimate of the bytes of the JSON.
     pub(crate) fn size(&self) -> usize {
         512 + self.lines.0.len() * 192
     }
@@ -181,22 +181,22 @@ pub(crate) struct SalesReportView<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaceOrder)]
 pub(crate) struct OrderBody {
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     user_id: UserId,
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     geo_zone: GeoZone,
-    #[serde(deserialize_with = "take::lines")]
-    #[schema(value_type = Vec<take::DemandBody>, min_items = 1, max_items = 100)]
+    #[serde(deserialize_with = "deserialize::lines")]
+    #[schema(value_type = Vec<deserialize::DemandBody>, min_items = 1, max_items = 100)]
     lines: Vec<Demand>,
     /// Refuses the order where the total is another.
     #[schema(value_type = Option<MoneyView>)]
     expected_total: Option<MoneyBody>,
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     delivery_address: Option<String>,
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     payment_method: Option<String>,
 }
@@ -206,15 +206,15 @@ fn expected(total: Option<MoneyBody>, currency: Currency) -> Result<Option<Money
 }
 
 impl OrderBody {
-    pub(crate) fn terms(self, currency: Currency) -> Result<(Terms, Vec<Demand>), Problem> {
-        let terms = Terms {
+    pub(crate) fn draft(self, currency: Currency) -> Result<(OrderDraft, Vec<Demand>), Problem> {
+        let draft = OrderDraft {
             expected_total: expected(self.expected_total, currency)?,
             user_id: self.user_id,
             geo_zone: self.geo_zone,
             delivery_address: self.delivery_address,
             payment_method: self.payment_method,
         };
-        Ok((terms, self.lines))
+        Ok((draft, self.lines))
     }
 }
 
@@ -222,23 +222,23 @@ impl OrderBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = Checkout)]
 pub(crate) struct CheckoutBody {
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     geo_zone: GeoZone,
     /// Refuses the order where the total is another.
     #[schema(value_type = Option<MoneyView>)]
     expected_total: Option<MoneyBody>,
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     delivery_address: Option<String>,
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     payment_method: Option<String>,
 }
 
 impl CheckoutBody {
-    pub(crate) fn terms(self, user_id: UserId, currency: Currency) -> Result<Terms, Problem> {
-        Ok(Terms {
+    pub(crate) fn draft(self, user_id: UserId, currency: Currency) -> Result<OrderDraft, Problem> {
+        Ok(OrderDraft {
             expected_total: expected(self.expected_total, currency)?,
             user_id,
             geo_zone: self.geo_zone,
@@ -255,13 +255,13 @@ pub(crate) struct StatusBody {
     #[serde(deserialize_with = "status")]
     #[schema(value_type = OrderStatusName)]
     pub(crate) status: OrderStatus,
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     pub(crate) note: Option<String>,
 }
 
 fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OrderStatus, D::Error> {
-    take::parsed(deserializer, |text| {
+    deserialize::parsed(deserializer, |text| {
         OrderStatus::parse(text).ok_or("created, paid, shipped, delivered, returned or cancelled")
     })
 }
@@ -270,7 +270,7 @@ fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OrderStatus, D::
 #[serde(deny_unknown_fields)]
 #[schema(as = CancelOrder)]
 pub(crate) struct NoteBody {
-    #[serde(default, deserialize_with = "take::optional_text")]
+    #[serde(default, deserialize_with = "deserialize::optional_text")]
     #[schema(max_length = 1_024)]
     pub(crate) note: Option<String>,
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use mw_domain::product::ProductPatch;
-use mw_domain::{Attributes, Category, Currency, GeoZone, Product, ProductId, Timestamp};
-use mw_store::products::{Card, Listed};
+use mw_domain::products::ProductPatch;
+use mw_domain::{Attributes, Category, Currency, GeoZone, Product, ProductId};
+use mw_shop::ProductDraft;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
+use super::deserialize::MoneyBody;
 use super::scalars::{At, MoneyView};
-use super::take::MoneyBody;
-use super::{json, schema, take};
+use super::{deserialize, schema};
 use crate::error::Problem;
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -56,7 +56,7 @@ impl<'a> ProductView<'a> {
         }
     }
 
-    /// About as many bytes as the JSON has.
+    /// An estimate of the bytes of the JSON.
     pub(crate) fn size(&self) -> usize {
         384 + self.name.len()
             + self.description.len()
@@ -65,23 +65,10 @@ impl<'a> ProductView<'a> {
     }
 }
 
-/// The JSON of a card, written when it is shown for the first time. A shop has one currency.
-pub(crate) fn shown(card: &Card, currency: Currency) -> &[u8] {
-    card.shown(|product| {
-        let view = ProductView::new(product, &currency);
-        let mut out = Vec::with_capacity(view.size());
-        match json::write(&mut out, &view) {
-            Ok(()) => out,
-            Err(error) => unreachable!("all of a card has a form in JSON: {error}"),
-        }
-    })
-}
-
-/// Adds the JSON of a card in a listing.
-pub(crate) fn write_listed(out: &mut Vec<u8>, listed: &Listed, currency: Currency) {
-    let card = shown(&listed.product, currency);
-    let Some((available, (end, members))) = listed.available.zip(card.split_last()) else {
-        return out.extend_from_slice(card);
+/// Adds the JSON of a product in a listing: with `available` as its last member where the listing has a zone.
+pub(crate) fn write_listed(out: &mut Vec<u8>, product: &[u8], available: Option<u64>) {
+    let Some((available, (end, members))) = available.zip(product.split_last()) else {
+        return out.extend_from_slice(product);
     };
     out.extend_from_slice(members);
     out.extend_from_slice(b",\"available\":");
@@ -108,7 +95,7 @@ impl<'a> From<&'a Category> for CategoryView<'a> {
 pub(crate) struct ProductBody {
     #[schema(min_length = 1, max_length = 256)]
     name: String,
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::CategoryName)]
     category: Category,
     #[schema(value_type = MoneyView)]
@@ -120,28 +107,19 @@ pub(crate) struct ProductBody {
 }
 
 impl ProductBody {
-    pub(crate) fn product(
-        self,
-        product_id: ProductId,
-        currency: Currency,
-        now: Timestamp,
-    ) -> Result<Product, Problem> {
-        let product = Product {
+    pub(crate) fn draft(self, product_id: ProductId, currency: Currency) -> Result<ProductDraft, Problem> {
+        Ok(ProductDraft {
             product_id,
             price: self.price.amount("price", currency)?,
             name: self.name,
             category: self.category,
             description: self.description.unwrap_or_default(),
             attributes: self.attributes.unwrap_or_default().into(),
-            created_at: now,
-            updated_at: now,
-        };
-        product.check().map_err(|invalid| Problem::field(&invalid.field, invalid.detail))?;
-        Ok(product)
+        })
     }
 }
 
-/// What is absent stays as it is; `attributes` are replaced as a whole.
+/// An absent field stays as it is; `attributes` are replaced as a whole.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PatchProduct)]
@@ -163,13 +141,13 @@ pub(crate) struct PatchBody {
     attributes: Option<BTreeMap<String, String>>,
 }
 
-/// No null: a card has all of its fields, so there is nothing that null could remove.
+/// Refuses null: a product has all of its fields, so null could remove nothing.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
 fn present_category<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Category>, D::Error> {
-    take::id(deserializer).map(Some)
+    deserialize::id(deserializer).map(Some)
 }
 
 impl PatchBody {
@@ -190,12 +168,12 @@ impl PatchBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = ImportLine)]
 pub(crate) struct ImportBody {
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     product_id: ProductId,
     #[schema(min_length = 1, max_length = 256)]
     name: String,
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::CategoryName)]
     category: Category,
     #[schema(value_type = MoneyView)]
@@ -203,18 +181,14 @@ pub(crate) struct ImportBody {
     #[schema(max_length = 20_000)]
     description: Option<String>,
     attributes: Option<BTreeMap<String, String>>,
-    /// Units on hand by zone; what is absent stays as it is.
-    #[serde(default, deserialize_with = "take::optional_stock")]
+    /// Units on hand by zone; an absent zone stays as it is.
+    #[serde(default, deserialize_with = "deserialize::optional_stock")]
     #[schema(value_type = Option<BTreeMap<String, u64>>)]
     stock: Option<Vec<(GeoZone, u64)>>,
 }
 
 impl ImportBody {
-    pub(crate) fn product(
-        self,
-        currency: Currency,
-        now: Timestamp,
-    ) -> Result<(Product, Vec<(GeoZone, u64)>), Problem> {
+    pub(crate) fn draft(self, currency: Currency) -> Result<(ProductDraft, Vec<(GeoZone, u64)>), Problem> {
         let body = ProductBody {
             name: self.name,
             category: self.category,
@@ -222,11 +196,11 @@ impl ImportBody {
             description: self.description,
             attributes: self.attributes,
         };
-        Ok((body.product(self.product_id, currency, now)?, self.stock.unwrap_or_default()))
+        Ok((body.draft(self.product_id, currency)?, self.stock.unwrap_or_default()))
     }
 }
 
-/// What became of one line.
+/// The result of one line.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ImportResult)]
 pub(crate) struct ImportView<'a> {
@@ -260,7 +234,8 @@ mod tests {
     use super::*;
     use crate::cursor::Scope;
     use crate::wire::list;
-    use mw_domain::Money;
+    use mw_domain::{Money, Timestamp};
+    use mw_store::products::Listed;
     use mw_store::{Page, Position};
 
     fn listed(name: &str, available: Option<u64>) -> Listed {
@@ -278,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_cards_is_written_as_its_views_would_be() {
+    fn a_page_of_products_is_written_as_its_views_would_be() {
         let currency = Currency::parse("RUB").unwrap();
         let scope = Scope::of("category");
         let items = vec![listed("a", None), listed("b\\", Some(0)), listed("c", Some(u64::MAX))];
         let pages = [
             Page { items: items.clone(), next: Some(Position(b"from here".to_vec())) },
-            Page { items: items.clone(), next: None },
+            Page { items, next: None },
             Page { items: Vec::new(), next: None },
         ];
         for page in pages {
@@ -297,10 +272,11 @@ mod tests {
             };
             let expected = serde_json::to_vec(&list::ListView::new(&page, &scope, view)).unwrap();
             let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
-            let written = list::write(0, &page, &scope, |out, listed| write_listed(out, listed, currency));
+            let written = list::write(0, &page, &scope, |out, listed| {
+                let product = serde_json::to_vec(&ProductView::new(&listed.product, &currency)).unwrap();
+                write_listed(out, &product, listed.available);
+            });
             assert_eq!(serde_json::from_slice::<serde_json::Value>(&written).unwrap(), expected);
         }
-        let card = shown(&items[0].product, currency);
-        assert_eq!(card, serde_json::to_vec(&ProductView::new(&items[0].product, &currency)).unwrap());
     }
 }

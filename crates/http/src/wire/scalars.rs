@@ -1,4 +1,4 @@
-//! Times, amounts and ids as JSON strings, written without allocation: they are most of what a hot answer consists of.
+//! Times, amounts and ids as JSON strings, written without allocation: they are most of a hot response.
 
 use mw_domain::{Currency, Date, Money, Timestamp};
 use serde::{Serialize, Serializer};

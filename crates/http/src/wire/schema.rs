@@ -1,4 +1,4 @@
-//! How the scalars of the API are described in the OpenAPI document.
+//! The schemas of scalars in the OpenAPI document.
 
 use std::borrow::Cow;
 

@@ -1,11 +1,11 @@
 //! Stock and reservations in JSON.
 
-use mw_domain::{Demand, GeoZone, ProductId, Reservation, ReservationStatus, Shortage, Timestamp, ZoneStock};
+use mw_domain::{Demand, GeoZone, ProductId, Reservation, Shortage, ZoneStock};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scalars::{At, Id};
-use super::{schema, take};
+use super::{deserialize, schema};
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ZoneStock)]
@@ -49,7 +49,7 @@ impl<'a> ProductStockView<'a> {
         Self { product_id: product_id.as_str(), zones: zones.iter().map(ZoneStockView::from).collect() }
     }
 
-    /// About as many bytes as the JSON has.
+    /// An estimate of the bytes of the JSON.
     pub(crate) fn size(&self) -> usize {
         128 + self.zones.len() * 192
     }
@@ -109,22 +109,8 @@ pub(crate) enum ReservationStatusName {
     Expired,
 }
 
-pub(crate) fn status_name(status: ReservationStatus) -> &'static str {
-    match status {
-        ReservationStatus::Held => "held",
-        ReservationStatus::Confirmed => "confirmed",
-        ReservationStatus::Released => "released",
-        ReservationStatus::Expired => "expired",
-    }
-}
-
-impl<'a> ReservationView<'a> {
-    /// As it is now: a hold past its time is expired.
-    pub(crate) fn at(reservation: &'a Reservation, now: Timestamp) -> Self {
-        Self { status: status_name(reservation.status_at(now)), ..Self::from(reservation) }
-    }
-
-    /// About as many bytes as the JSON has.
+impl ReservationView<'_> {
+    /// An estimate of the bytes of the JSON.
     pub(crate) fn size(&self) -> usize {
         256 + self.lines.len() * 80
     }
@@ -138,7 +124,7 @@ impl<'a> From<&'a Reservation> for ReservationView<'a> {
             reservation_id: Id(reservation.reservation_id.uuid()),
             geo_zone: reservation.geo_zone.as_str(),
             lines: reservation.lines.iter().map(line).collect(),
-            status: status_name(reservation.status),
+            status: reservation.status.as_str(),
             created_at: At(reservation.created_at),
             expires_at: At(reservation.expires_at),
         }
@@ -149,11 +135,11 @@ impl<'a> From<&'a Reservation> for ReservationView<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(as = PutStock)]
 pub(crate) struct OnHandBody {
-    #[serde(deserialize_with = "take::on_hand")]
+    #[serde(deserialize_with = "deserialize::on_hand")]
     #[schema(maximum = 1_000_000_000)]
     pub(crate) on_hand: u64,
     /// Refuses the change unless this is what is on hand; a zone without stock has 0.
-    #[serde(default, deserialize_with = "take::optional_on_hand")]
+    #[serde(default, deserialize_with = "deserialize::optional_on_hand")]
     #[schema(maximum = 1_000_000_000)]
     pub(crate) expected_on_hand: Option<u64>,
 }
@@ -162,9 +148,9 @@ pub(crate) struct OnHandBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = AdjustStock)]
 pub(crate) struct AdjustBody {
-    #[serde(deserialize_with = "take::delta")]
+    #[serde(deserialize_with = "deserialize::delta")]
     pub(crate) delta: i64,
-    #[serde(deserialize_with = "take::text")]
+    #[serde(deserialize_with = "deserialize::text")]
     #[schema(max_length = 1_024)]
     pub(crate) reason: String,
 }
@@ -173,13 +159,13 @@ pub(crate) struct AdjustBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = Reserve)]
 pub(crate) struct ReserveBody {
-    #[serde(deserialize_with = "take::id")]
+    #[serde(deserialize_with = "deserialize::id")]
     #[schema(value_type = schema::Name)]
     pub(crate) geo_zone: GeoZone,
-    #[serde(deserialize_with = "take::lines")]
-    #[schema(value_type = Vec<take::DemandBody>, min_items = 1, max_items = 100)]
+    #[serde(deserialize_with = "deserialize::lines")]
+    #[schema(value_type = Vec<deserialize::DemandBody>, min_items = 1, max_items = 100)]
     pub(crate) lines: Vec<Demand>,
-    #[serde(default, deserialize_with = "take::optional_ttl")]
+    #[serde(default, deserialize_with = "deserialize::optional_ttl")]
     #[schema(minimum = 1, maximum = 86_400)]
     pub(crate) ttl_seconds: Option<u32>,
 }

@@ -4,7 +4,7 @@ use http::Method;
 use mw_http::{Role, ServerSettings, Token, Tokens};
 use serde_json::Value;
 
-use crate::client::{Answer, Client, client, client_with};
+use crate::client::{Client, Response, client, client_with};
 
 fn guarded() -> Client {
     let token = |role, secret: &str, rate_limit| Token { role, secret: secret.into(), rate_limit };
@@ -17,32 +17,32 @@ fn guarded() -> Client {
     client_with(&ServerSettings::default(), &tokens)
 }
 
-async fn call(client: &Client, method: Method, path: &str, token: &str) -> Answer {
+async fn call(client: &Client, method: Method, path: &str, token: &str) -> Response {
     let value = format!("Bearer {token}");
     client.call(method, path, &[("authorization", &value)], &Value::Null).await
 }
 
-/// Whether the role was enough; what comes after the check does not matter here.
+/// Whether the role is enough; the rest of the response does not matter here.
 async fn may(client: &Client, method: &str, path: &str, token: &str) -> bool {
-    let answer = call(client, method.parse().unwrap(), path, token).await;
-    assert_ne!(answer.status, 401, "{method} {path}");
-    if answer.status == 403 {
-        answer.problem(403, "forbidden");
+    let response = call(client, method.parse().unwrap(), path, token).await;
+    assert_ne!(response.status, 401, "{method} {path}");
+    if response.status == 403 {
+        response.problem(403, "forbidden");
         return false;
     }
     true
 }
 
 #[tokio::test]
-async fn without_a_token_only_the_open_routes_answer() {
+async fn without_a_token_only_the_open_routes_respond() {
     let client = guarded();
     for path in ["/healthz", "/readyz", "/openapi.json", "/docs"] {
         assert_eq!(client.get(path).await.status, 200, "{path}");
     }
     for path in ["/v1/users/u1/cart", "/v1/categories", "/metrics"] {
-        let answer = client.get(path).await;
-        assert_eq!(answer.headers["www-authenticate"], "Bearer");
-        answer.problem(401, "unauthorized");
+        let response = client.get(path).await;
+        assert_eq!(response.headers["www-authenticate"], "Bearer");
+        response.problem(401, "unauthorized");
         call(&client, Method::GET, path, "nope").await.problem(401, "unauthorized");
     }
     client.get("/nope").await.problem(404, "route_not_found");
@@ -95,18 +95,18 @@ async fn each_role_may_do_what_it_is_for() {
 }
 
 #[tokio::test]
-async fn a_token_over_its_rate_waits_and_the_others_do_not() {
+async fn a_token_over_its_rate_limit_does_not_affect_the_others() {
     let client = guarded();
     let path = "/v1/users/u1/cart";
     call(&client, Method::GET, path, "slow").await.ok();
-    let answer = call(&client, Method::GET, path, "slow").await;
-    assert_eq!(answer.headers["retry-after"], "1");
-    answer.problem(429, "rate_limited");
+    let response = call(&client, Method::GET, path, "slow").await;
+    assert_eq!(response.headers["retry-after"], "1");
+    response.problem(429, "rate_limited");
     call(&client, Method::GET, path, "front").await.ok();
 }
 
 #[tokio::test]
-async fn without_tokens_everybody_may_do_everything() {
+async fn without_configured_tokens_every_call_is_allowed() {
     let client = client();
     assert_eq!(client.get("/metrics").await.status, 200);
 }

@@ -42,8 +42,8 @@ async fn a_line_is_added_replaced_and_removed() {
     assert_eq!(quantities(&cart), [("a", 1)]);
     let again = client.delete("/v1/users/u1/cart/lines/b").await.ok();
     assert_eq!(again, cart);
-    let nobody = client.delete("/v1/users/u2/cart/lines/b").await.ok();
-    assert_eq!((&nobody["cart_id"], &nobody["version"]), (&Value::Null, &json!(0)));
+    let empty = client.delete("/v1/users/u2/cart/lines/b").await.ok();
+    assert_eq!((&empty["cart_id"], &empty["version"]), (&Value::Null, &json!(0)));
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn a_guests_cart_is_the_sessions_and_needs_no_session() {
     assert_eq!(client.get("/v1/sessions/s1/cart").await.ok()["version"], 0);
 }
 
-async fn set_if(client: &Client, tag: &str) -> crate::client::Answer {
+async fn set_if(client: &Client, tag: &str) -> crate::client::Response {
     let path = "/v1/users/u1/cart/lines/a";
     client.call(Method::PUT, path, &[("if-match", tag)], &json!({ "quantity": 1 })).await
 }
@@ -111,7 +111,7 @@ async fn an_abandoned_cart_is_closed() {
 }
 
 #[tokio::test]
-async fn a_repeated_key_answers_the_first_success() {
+async fn a_repeated_key_replays_the_first_success() {
     let client = client();
     let path = "/v1/users/u1/cart/abandon";
     client.post_keyed(path, "k1", Value::Null).await.problem(409, "cart_empty");
@@ -155,7 +155,7 @@ async fn each_mode_merges_its_own_way() {
 }
 
 #[tokio::test]
-async fn a_merge_without_any_cart_answers_an_empty_one() {
+async fn a_merge_without_any_cart_returns_an_empty_one() {
     let client = client();
     let merged = client.post("/v1/users/u1/cart/merge", json!({ "session_id": "s1" })).await.ok();
     assert_eq!((&merged["cart"]["version"], &merged["changes"]), (&json!(0), &json!([])));
@@ -226,8 +226,9 @@ async fn a_refused_checkout_leaves_the_cart_and_the_key() {
 #[tokio::test]
 async fn a_guest_cannot_check_out() {
     let client = client();
-    let answer = client.post_keyed("/v1/sessions/s1/cart/checkout", "k", json!({ "geo_zone": "msk" })).await;
-    answer.problem(404, "route_not_found");
+    let response =
+        client.post_keyed("/v1/sessions/s1/cart/checkout", "k", json!({ "geo_zone": "msk" })).await;
+    response.problem(404, "route_not_found");
 }
 
 #[tokio::test]

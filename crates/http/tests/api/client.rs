@@ -1,4 +1,4 @@
-//! A shop with a clock that stands still, and a client that talks to it.
+//! A shop with a stopped clock, and a client of its router.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tower::ServiceExt;
 
 use crate::engine::fresh_store;
 
-/// Long enough for a busy machine; what is awaited comes much earlier.
+/// Long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 
@@ -42,17 +42,17 @@ pub(crate) fn client_on(store: Arc<FaultyStore>, settings: &ServerSettings, toke
     Client { router: api.router(), api, clock, store }
 }
 
-/// An answer with its body read.
+/// A response with its body read.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) text: String,
-    /// Null where the body is no JSON.
+    /// Null where the body is not JSON.
     pub(crate) json: Value,
 }
 
-impl Answer {
+impl Response {
     #[track_caller]
     pub(crate) fn ok(self) -> Value {
         assert_eq!(self.status, StatusCode::OK, "{}", self.text);
@@ -104,36 +104,37 @@ impl Client {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    /// Waits until the metrics say so.
+    /// Waits until the metrics show this line.
     pub(crate) async fn until(&self, line: &str) {
-        let said = async {
+        let shown = async {
             while !self.get("/metrics").await.text.lines().any(|known| known == line) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{line} never came"));
+        tokio::time::timeout(PATIENCE, shown)
+            .await
+            .unwrap_or_else(|_| panic!("the metrics never showed {line}"));
     }
 
-    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
-        let response = self.router.clone().oneshot(request).await.unwrap();
-        let (parts, body) = response.into_parts();
+    pub(crate) async fn send(&self, request: Request<Body>) -> Response {
+        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let json = serde_json::from_str(&text).unwrap_or(Value::Null);
-        let answer = Answer { status: parts.status, headers: parts.headers, text, json };
-        assert!(answer.headers.contains_key("x-request-id"));
-        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
-        answer
+        let response = Response { status: parts.status, headers: parts.headers, text, json };
+        assert!(response.headers.contains_key("x-request-id"));
+        assert_eq!(response.headers["x-content-type-options"], "nosniff");
+        response
     }
 
-    /// With the text as it is, said to be JSON.
+    /// Sends the text as it is, as JSON unless a header says otherwise.
     pub(crate) async fn text(
         &self,
         method: Method,
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> Response {
         let mut request = Request::builder().method(method).uri(path);
         if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
             request = request.header("content-type", "application/json");
@@ -150,40 +151,40 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
         body: &Value,
-    ) -> Answer {
+    ) -> Response {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.text(method, path, headers, &body).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Response {
         self.call(Method::GET, path, &[], &Value::Null).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> Response {
         self.call(Method::DELETE, path, &[], &Value::Null).await
     }
 
-    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Response {
         self.call(Method::PUT, path, &[], &body).await
     }
 
-    pub(crate) async fn patch(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Response {
         self.call(Method::PATCH, path, &[], &body).await
     }
 
-    /// Without a key; a null body is none at all.
-    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+    /// Without a key; null sends no body.
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Response {
         self.call(Method::POST, path, &[], &body).await
     }
 
-    pub(crate) async fn post_keyed(&self, path: &str, key: &str, body: Value) -> Answer {
+    pub(crate) async fn post_keyed(&self, path: &str, key: &str, body: Value) -> Response {
         self.call(Method::POST, path, &[("idempotency-key", key)], &body).await
     }
 
     /// A product of this price, with so many units in zone `msk`.
     pub(crate) async fn stock_product(&self, product_id: &str, price: &str, on_hand: u64) {
         let path = format!("/v1/products/{product_id}");
-        self.put(&path, card("phones", price)).await.created();
+        self.put(&path, product_body("phones", price)).await.created();
         self.put(&format!("{path}/stock/msk"), json!({ "on_hand": on_hand })).await.ok();
     }
 
@@ -193,18 +194,18 @@ impl Client {
     }
 
     /// An order of one product for user `u1` in zone `msk`.
-    pub(crate) async fn order(&self, key: &str, product_id: &str, quantity: u32) -> Answer {
+    pub(crate) async fn order(&self, key: &str, product_id: &str, quantity: u32) -> Response {
         self.post_keyed("/v1/orders", key, order("u1", &[(product_id, quantity)])).await
     }
 
     pub(crate) async fn level(&self, product_id: &str) -> (u64, u64, u64) {
         let stock = self.get(&format!("/v1/products/{product_id}/stock/msk")).await.ok();
-        let figure = |name: &str| stock[name].as_u64().unwrap();
-        (figure("on_hand"), figure("reserved"), figure("available"))
+        let units = |name: &str| stock[name].as_u64().unwrap();
+        (units("on_hand"), units("reserved"), units("available"))
     }
 }
 
-pub(crate) fn card(category: &str, price: &str) -> Value {
+pub(crate) fn product_body(category: &str, price: &str) -> Value {
     json!({ "name": "A phone", "category": category, "price": money(price) })
 }
 

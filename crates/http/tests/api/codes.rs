@@ -1,4 +1,4 @@
-//! Codes that only a store in trouble, a caller without rights or a wrong route leads to; and that the list is closed.
+//! Codes of a failing store, a missing role and an unknown route; and that the list of codes is closed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const CART: &str = "/v1/users/u1/cart";
 const LINE: &str = "/v1/users/u1/cart/lines/p1";
 
 #[tokio::test]
-async fn a_store_in_trouble_is_told_by_its_code() {
+async fn each_store_error_has_its_code() {
     let client = client();
     for (fault, status, code, retry_after) in [
         (Fault::Unavailable, 503, "store_unavailable", Some("1")),
@@ -25,10 +25,10 @@ async fn a_store_in_trouble_is_told_by_its_code() {
         (Fault::Corrupt, 500, "internal", None),
     ] {
         client.store.fail(Calls::All, fault);
-        let answer = client.put(LINE, json!({ "quantity": 1 })).await;
-        assert!(!answer.text.contains(CAUSE), "{}", answer.text);
-        assert_eq!(answer.headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after);
-        answer.problem(status, code);
+        let response = client.put(LINE, json!({ "quantity": 1 })).await;
+        assert!(!response.text.contains(CAUSE), "{}", response.text);
+        assert_eq!(response.headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after);
+        response.problem(status, code);
     }
 }
 
@@ -36,21 +36,21 @@ async fn a_store_in_trouble_is_told_by_its_code() {
 async fn a_panic_is_a_plain_500_and_the_next_request_is_served() {
     let client = client();
     client.store.fail(Calls::All, Fault::Panic);
-    let answer = client.get(CART).await;
-    assert!(!answer.text.contains(CAUSE), "{}", answer.text);
-    answer.problem(500, "internal");
+    let response = client.get(CART).await;
+    assert!(!response.text.contains(CAUSE), "{}", response.text);
+    response.problem(500, "internal");
     client.store.heal();
     client.get(CART).await.ok();
     assert!(client.get("/metrics").await.text.contains("mw_http_panics_total 1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_out_of_time_is_unavailable_and_a_write_unknown() {
+async fn a_read_that_times_out_is_unavailable_and_a_write_unknown() {
     let client = client();
     client.store.fail(Calls::All, Fault::Hang);
-    let answer = client.get(CART).await;
-    assert_eq!(answer.headers["retry-after"], "1");
-    answer.problem(503, "store_unavailable");
+    let response = client.get(CART).await;
+    assert_eq!(response.headers["retry-after"], "1");
+    response.problem(503, "store_unavailable");
     client.put(LINE, json!({ "quantity": 1 })).await.problem(504, "outcome_unknown");
 }
 
@@ -69,19 +69,19 @@ async fn requests_beyond_the_limit_are_shed_and_probes_are_not() {
             tokio::spawn(async move { client.get(CART).await })
         })
         .collect();
-    while !client.get("/metrics").await.text.contains("mw_http_in_flight 2") {
+    while !client.get("/metrics").await.text.contains("mw_http_requests_in_flight 2") {
         tokio::task::yield_now().await;
     }
-    let answer = client.get(CART).await;
-    assert_eq!(answer.headers["retry-after"], "1");
-    answer.problem(503, "overloaded");
+    let response = client.get(CART).await;
+    assert_eq!(response.headers["retry-after"], "1");
+    response.problem(503, "overloaded");
     assert_eq!(client.get("/healthz").await.status, 200);
     for hung in hanging {
         hung.await.unwrap().problem(503, "store_unavailable");
     }
     client.store.heal();
     client.get(CART).await.ok();
-    assert!(client.get("/metrics").await.text.contains("mw_http_shed_total 1"));
+    assert!(client.get("/metrics").await.text.contains("mw_http_requests_shed_total 1"));
 }
 
 #[tokio::test]
@@ -90,12 +90,12 @@ async fn unknown_routes_and_methods_are_problems_too() {
     for path in ["/", "/v1", "/v1/users", "/v1/users/u1/cart/", "/v2/orders", "/docs/nope.js"] {
         client.get(path).await.problem(404, "route_not_found");
     }
-    let answer = client.call(Method::PATCH, LINE, &[], &json!({})).await;
-    assert_eq!(answer.headers["allow"], "PUT,DELETE");
-    answer.problem(405, "method_not_allowed");
-    let answer = client.call(Method::POST, CART, &[], &Value::Null).await;
-    assert_eq!(answer.headers["allow"], "GET,HEAD");
-    answer.problem(405, "method_not_allowed");
+    let response = client.call(Method::PATCH, LINE, &[], &json!({})).await;
+    assert_eq!(response.headers["allow"], "PUT,DELETE");
+    response.problem(405, "method_not_allowed");
+    let response = client.call(Method::POST, CART, &[], &Value::Null).await;
+    assert_eq!(response.headers["allow"], "GET,HEAD");
+    response.problem(405, "method_not_allowed");
     client.call(Method::OPTIONS, "/v1/orders", &[], &Value::Null).await.problem(405, "method_not_allowed");
 }
 
@@ -111,17 +111,17 @@ async fn calls_without_parameters_refuse_them() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_kept_or_made() {
+async fn a_request_id_is_kept_or_generated() {
     let client = client();
-    let answer = client.call(Method::GET, "/nope", &[("x-request-id", "shop-42")], &Value::Null).await;
-    assert_eq!(answer.headers["x-request-id"], "shop-42");
-    assert_eq!(answer.problem(404, "route_not_found")["request_id"], "shop-42");
-    let answer = client.call(Method::GET, CART, &[("x-request-id", "a b")], &Value::Null).await;
-    assert_eq!(answer.headers["x-request-id"].len(), 16);
-    assert_eq!(answer.headers["cache-control"], "no-store");
+    let response = client.call(Method::GET, "/nope", &[("x-request-id", "shop-42")], &Value::Null).await;
+    assert_eq!(response.headers["x-request-id"], "shop-42");
+    assert_eq!(response.problem(404, "route_not_found")["request_id"], "shop-42");
+    let response = client.call(Method::GET, CART, &[("x-request-id", "a b")], &Value::Null).await;
+    assert_eq!(response.headers["x-request-id"].len(), 16);
+    assert_eq!(response.headers["cache-control"], "no-store");
 }
 
-/// What the log says while it lives.
+/// Collects the log while it is in scope.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -137,7 +137,7 @@ impl std::io::Write for Log {
 }
 
 #[tokio::test]
-async fn what_the_client_is_not_told_is_in_the_log_once() {
+async fn an_internal_cause_is_logged_once_and_not_sent_to_the_client() {
     let client = client();
     let log = Log::default();
     let writer = log.clone();
@@ -157,7 +157,7 @@ async fn what_the_client_is_not_told_is_in_the_log_once() {
     }
 }
 
-/// Another code needs a change of the contract first.
+/// A new code needs a change of the HTTP contract first.
 #[test]
 fn the_list_of_codes_is_closed() {
     let listed: Vec<_> =

@@ -39,7 +39,7 @@ fn operations(document: &Value) -> Vec<(String, String, Value)> {
     all
 }
 
-/// A path with ids that are well formed and of nothing.
+/// A path with well-formed ids of nothing.
 fn filled(path: &str) -> String {
     ["{order_id}", "{reservation_id}"]
         .into_iter()
@@ -53,18 +53,18 @@ async fn every_documented_call_is_routed_and_every_route_documented() {
     let operations = operations(&document());
     for (method, path, _) in &operations {
         let path = filled(path);
-        let answer = client.call(method.parse::<Method>().unwrap(), &path, &[], &Value::Null).await;
-        let code = answer.json["code"].as_str().unwrap_or_default();
+        let response = client.call(method.parse::<Method>().unwrap(), &path, &[], &Value::Null).await;
+        let code = response.json["code"].as_str().unwrap_or_default();
         assert!(
             !["route_not_found", "method_not_allowed"].contains(&code),
             "{method} {path}: {}",
-            answer.text
+            response.text
         );
     }
     let metrics = client.get("/metrics").await.text;
     let mut routes: Vec<_> = metrics
         .lines()
-        .filter(|line| line.starts_with("mw_http_request_seconds_count{"))
+        .filter(|line| line.starts_with("mw_http_request_duration_seconds_count{"))
         .map(|line| {
             let label =
                 |name: &str| line.split(&format!("{name}=\"")).nth(1).unwrap().split('"').next().unwrap();
@@ -79,7 +79,7 @@ async fn every_documented_call_is_routed_and_every_route_documented() {
 }
 
 #[test]
-fn every_code_is_documented_where_it_may_come() {
+fn every_code_is_documented_where_it_may_occur() {
     let document = document();
     let operations = operations(&document);
     let everything: String =
@@ -136,7 +136,7 @@ async fn every_call_refuses_parameters_it_does_not_document() {
 }
 
 #[tokio::test]
-async fn the_page_needs_nothing_from_elsewhere() {
+async fn the_page_loads_nothing_from_other_hosts() {
     let client = client();
     for path in ["/docs", "/docs/"] {
         let page = client.get(path).await;

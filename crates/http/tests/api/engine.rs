@@ -1,4 +1,4 @@
-//! The engine that the API is tested on: the one place where it is chosen.
+//! Chooses the engine that the API is tested on.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,7 @@ use mw_store_embedded::{EmbeddedStore, Options};
 use mw_testkit::{FaultyStore, builders, cassandra};
 use tokio::runtime::Runtime;
 
-/// `model` where nothing is said, or another of [`Engine`].
+/// Names one of [`Engine`]; `model` where it is not set.
 const VARIABLE: &str = "MW_TEST_ENGINE";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Engine {
     Cassandra,
 }
 
-/// Where the driver of a cluster lives: a test's own runtime ends before its store does.
+/// Runs the Cassandra driver: a test's own runtime ends before its store does.
 static DRIVER: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 impl Engine {
@@ -43,11 +43,11 @@ impl Engine {
                 let opened = std::thread::spawn(|| {
                     DRIVER.block_on(async {
                         let mut lease = cassandra::Lease::empty().await;
-                        // The tests look for what they have just written, also where the showcase may lag.
+                        // The tests read what they have just written, also from tables whose reads may be stale.
                         for table in
                             ["product_by_id", "products_by_category", "categories", "stock", "stock_zones"]
                         {
-                            lease.policy().set(table, "showcase", "LOCAL_QUORUM").unwrap();
+                            lease.policy().set(table, "stale_read", "LOCAL_QUORUM").unwrap();
                         }
                         (lease.open().await, lease)
                     })
@@ -66,13 +66,13 @@ pub(crate) fn fresh_store() -> Arc<FaultyStore> {
     chosen.fresh_store()
 }
 
-/// For tests in which the clock stands still or time is short: no cluster answers in no time at all.
+/// For tests with a paused clock or short timeouts, in which no cluster can respond in time.
 pub(crate) fn instant_store() -> Arc<FaultyStore> {
     Engine::Model.fresh_store()
 }
 
 #[test]
-fn engines_go_by_their_names() {
+fn engines_are_chosen_by_name() {
     assert_eq!(Engine::named("model"), Engine::Model);
     assert_eq!(Engine::named("embedded"), Engine::Embedded);
     assert_eq!(Engine::named("cassandra"), Engine::Cassandra);
@@ -80,6 +80,6 @@ fn engines_go_by_their_names() {
 
 #[test]
 #[should_panic(expected = "MW_TEST_ENGINE is model, embedded or cassandra, not \"fjall\"")]
-fn an_engine_that_is_not_there_is_no_silent_default() {
+fn an_unknown_engine_is_an_error() {
     Engine::named("fjall");
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-use crate::client::{Answer, Client, client, client_on, money};
+use crate::client::{Client, Response, client, client_on, money};
 use crate::engine::instant_store;
 
 const PATH: &str = "/v1/products/import";
@@ -28,10 +28,10 @@ async fn import(client: &Client, body: &str) -> Vec<Value> {
     results(&client.text(Method::POST, PATH, &[NDJSON], body).await)
 }
 
-fn results(answer: &Answer) -> Vec<Value> {
-    assert_eq!(answer.status, 200, "{}", answer.text);
-    assert_eq!(answer.headers["content-type"], "application/x-ndjson");
-    answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+fn results(response: &Response) -> Vec<Value> {
+    assert_eq!(response.status, 200, "{}", response.text);
+    assert_eq!(response.headers["content-type"], "application/x-ndjson");
+    response.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[tokio::test]
@@ -113,13 +113,13 @@ async fn stock_is_set_where_it_is_given_and_stays_where_it_is_not() {
 }
 
 #[tokio::test]
-async fn a_key_makes_every_line_happen_once() {
+async fn a_keyed_import_stores_every_line_once() {
     let client = client();
     let headers = [NDJSON, ("idempotency-key", "import-1")];
     let body = format!("{}\n{}\n", line("p1", "1"), line("p2", "1"));
     let first = client.text(Method::POST, PATH, &headers, &body).await;
     assert!(!first.is_replayed());
-    client.put("/v1/products/p1", crate::client::card("other", "9")).await.ok();
+    client.put("/v1/products/p1", crate::client::product_body("other", "9")).await.ok();
     let again = client.text(Method::POST, PATH, &headers, &body).await;
     assert!(again.is_replayed());
     assert_eq!(results(&again), results(&first));
@@ -137,14 +137,14 @@ async fn a_key_makes_every_line_happen_once() {
 }
 
 #[tokio::test]
-async fn only_line_types_are_taken() {
+async fn only_ndjson_types_are_accepted() {
     let client = client();
     for good in ["application/x-ndjson; charset=utf-8", "application/json", "application/jsonl"] {
-        let answer = client.text(Method::POST, PATH, &[("content-type", good)], &line("p1", "1")).await;
-        assert_eq!(results(&answer).len(), 1);
+        let response = client.text(Method::POST, PATH, &[("content-type", good)], &line("p1", "1")).await;
+        assert_eq!(results(&response).len(), 1);
     }
-    let answer = client.text(Method::POST, PATH, &[("content-type", "text/csv")], "a,b").await;
-    answer.problem(415, "unsupported_media_type");
+    let response = client.text(Method::POST, PATH, &[("content-type", "text/csv")], "a,b").await;
+    response.problem(415, "unsupported_media_type");
     assert_eq!(results(&client.text(Method::POST, PATH, &[NDJSON], "").await), Vec::<Value>::new());
 }
 
@@ -161,15 +161,15 @@ async fn results_come_while_the_body_is_still_sent() {
         let result = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&result).unwrap()["line"], at);
     }
-    assert!(client.get("/metrics").await.text.contains("mw_http_in_flight 1\n"));
+    assert!(client.get("/metrics").await.text.contains("mw_http_requests_in_flight 1\n"));
     drop(sender);
     assert!(body.frame().await.is_none());
     drop(body);
-    assert!(client.get("/metrics").await.text.contains("mw_http_in_flight 0\n"));
+    assert!(client.get("/metrics").await.text.contains("mw_http_requests_in_flight 0\n"));
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_told_after_what_was_done() {
+async fn a_truncated_body_is_reported_after_the_results_of_its_lines() {
     let client = client();
     let pieces = [Ok(Bytes::from(format!("{}\n", line("p1", "1")))), Err(std::io::Error::other("gone"))];
     let request =
@@ -195,7 +195,7 @@ async fn a_failing_store_fails_its_lines() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_store_is_asked_again() {
+async fn an_overloaded_store_is_retried() {
     let client = client_on(instant_store(), &ServerSettings::default(), &Tokens::default());
     client.store.fail(Calls::All, Fault::Overloaded);
     let importing = tokio::spawn({

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Client, card, client, lines, money, order};
+use crate::client::{Client, client, lines, money, order, product_body};
 
 fn entries(count: usize) -> BTreeMap<String, String> {
     (0..count).map(|at| (format!("k{at}"), "v".to_owned())).collect()
 }
 
-async fn put_with(client: &Client, field: &str, value: Value) -> crate::client::Answer {
-    let mut body = card("phones", "1");
+async fn put_with(client: &Client, field: &str, value: Value) -> crate::client::Response {
+    let mut body = product_body("phones", "1");
     body[field] = value;
     client.put("/v1/products/p1", body).await
 }
@@ -166,7 +166,7 @@ async fn a_body_is_at_most_a_mebibyte_of_json_thirty_two_deep() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_object_or_no_json_type_is_refused() {
+async fn anything_but_a_json_object_of_a_json_type_is_refused() {
     let client = client();
     let path = "/v1/users/u1/cart/lines/p1";
     for body in

@@ -31,17 +31,17 @@ async fn metrics_count_routes_and_not_paths() {
     }
     client.put("/v1/users/u1/cart/lines/p1", json!({ "quantity": 0 })).await.invalid_field("quantity");
     client.get("/anything/at/all").await;
-    let answer = client.get("/metrics").await;
-    assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let response = client.get("/metrics").await;
+    assert_eq!(response.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let route = r#"method="PUT",route="/v1/users/{user_id}/cart/lines/{product_id}""#;
     for expected in [
         format!("mw_http_requests_total{{class=\"2xx\",{route}}} 2"),
         format!("mw_http_requests_total{{class=\"4xx\",{route}}} 1"),
-        format!("mw_http_request_seconds_count{{{route}}} 3"),
+        format!("mw_http_request_duration_seconds_count{{{route}}} 3"),
         "mw_http_requests_total{class=\"4xx\",method=\"any\",route=\"unmatched\"} 1".to_owned(),
-        "mw_http_in_flight 0".to_owned(),
+        "mw_http_requests_in_flight 0".to_owned(),
     ] {
-        assert!(answer.text.contains(&expected), "{expected}\n{}", answer.text);
+        assert!(response.text.contains(&expected), "{expected}\n{}", response.text);
     }
-    assert!(!answer.text.contains("u1"), "a path became a label");
+    assert!(!response.text.contains("u1"), "a path became a label");
 }

@@ -10,12 +10,12 @@ async fn placed(client: &Client, key: &str) -> String {
     order["order_id"].as_str().unwrap().to_owned()
 }
 
-async fn set_status(client: &Client, order_id: &str, status: &str) -> crate::client::Answer {
+async fn set_status(client: &Client, order_id: &str, status: &str) -> crate::client::Response {
     client.post(&format!("/v1/orders/{order_id}/status"), json!({ "status": status })).await
 }
 
 #[tokio::test]
-async fn an_order_is_what_was_asked_at_the_catalogues_prices() {
+async fn an_order_has_the_requested_lines_at_the_catalogues_prices() {
     let client = client();
     client.stock_product("p1", "10.50", 9).await;
     client.stock_product("p2", "0.10", 9).await;
@@ -38,7 +38,7 @@ async fn an_order_is_what_was_asked_at_the_catalogues_prices() {
 }
 
 #[tokio::test]
-async fn a_key_orders_once_whatever_the_body_looks_like() {
+async fn a_key_orders_once_for_json_equal_bodies() {
     let client = client();
     client.stock_product("p1", "1", 9).await;
     client.post("/v1/orders", order("u1", &[("p1", 1)])).await.problem(400, "idempotency_key_required");
@@ -99,7 +99,7 @@ async fn units_move_with_the_status() {
 }
 
 #[tokio::test]
-async fn a_status_change_keeps_to_its_version_and_its_key() {
+async fn a_status_change_honours_its_version_and_its_key() {
     let client = client();
     client.stock_product("p1", "1", 10).await;
     let path = format!("/v1/orders/{}/status", placed(&client, "k1").await);
@@ -115,7 +115,7 @@ async fn a_status_change_keeps_to_its_version_and_its_key() {
 }
 
 #[tokio::test]
-async fn events_tell_the_story_newest_first() {
+async fn events_are_listed_newest_first() {
     let client = client();
     client.stock_product("p1", "1", 10).await;
     let id = placed(&client, "k1").await;
@@ -142,7 +142,7 @@ async fn events_tell_the_story_newest_first() {
 }
 
 #[tokio::test]
-async fn a_shopper_cancels_their_own_order_only() {
+async fn a_user_cancels_only_their_own_order() {
     let client = client();
     client.stock_product("p1", "1", 10).await;
     let id = placed(&client, "k1").await;
@@ -161,7 +161,7 @@ async fn a_shopper_cancels_their_own_order_only() {
 }
 
 #[tokio::test]
-async fn an_object_id_stands_for_its_uuid() {
+async fn an_object_id_is_accepted_as_its_uuid() {
     let client = client();
     let problem = client.get("/v1/orders/507f1f77bcf86cd799439011").await.problem(404, "order_not_found");
     assert!(problem["detail"].as_str().unwrap().contains("507f1f77-bcf8-86cd-8799-439011000000"));

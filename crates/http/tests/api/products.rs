@@ -1,11 +1,11 @@
-//! The catalogue: cards, patches, listings.
+//! The catalogue: products, patches, listings.
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, card, client, money, pluck};
+use crate::client::{Client, client, money, pluck, product_body};
 
 #[tokio::test]
-async fn a_card_is_created_replaced_and_deleted() {
+async fn a_product_is_created_replaced_and_deleted() {
     let client = client();
     let body = json!({
         "name": "Телефон", "category": "Телефоны", "price": money("1999.9"), "description": "Хороший",
@@ -16,7 +16,7 @@ async fn a_card_is_created_replaced_and_deleted() {
     assert_eq!(created["attributes"], json!({ "colour": "black" }));
     assert_eq!(created["product_id"], "p1");
     client.pass_ms(1_000);
-    let replaced = client.put("/v1/products/p1", card("phones", "10")).await.ok();
+    let replaced = client.put("/v1/products/p1", product_body("phones", "10")).await.ok();
     assert_eq!((&replaced["description"], &replaced["attributes"]), (&json!(""), &json!({})));
     assert_eq!(replaced["created_at"], created["created_at"]);
     assert_ne!(replaced["updated_at"], created["updated_at"]);
@@ -32,7 +32,7 @@ async fn a_card_is_created_replaced_and_deleted() {
 async fn a_patch_changes_what_it_names() {
     let client = client();
     client.patch("/v1/products/p1", json!({ "name": "x" })).await.problem(404, "product_not_found");
-    client.put("/v1/products/p1", card("phones", "10")).await.created();
+    client.put("/v1/products/p1", product_body("phones", "10")).await.created();
     let patched = client.patch("/v1/products/p1", json!({ "price": money("12.34") })).await.ok();
     assert_eq!((&patched["name"], &patched["price"]), (&json!("A phone"), &money("12.34")));
     let body = json!({ "attributes": { "a": "b" }, "description": "d", "category": "tablets" });
@@ -70,9 +70,9 @@ async fn money_is_an_exact_decimal_string_in_the_shops_currency() {
 
 async fn fill(client: &Client) {
     for (id, price) in [("p3", "30"), ("p1", "10"), ("p2b", "20"), ("p2a", "20")] {
-        client.put(&format!("/v1/products/{id}"), card("phones", price)).await.created();
+        client.put(&format!("/v1/products/{id}"), product_body("phones", price)).await.created();
     }
-    client.put("/v1/products/t1", card("tablets", "5")).await.created();
+    client.put("/v1/products/t1", product_body("tablets", "5")).await.created();
     client.put("/v1/products/p1/stock/msk", json!({ "on_hand": 3 })).await.ok();
     client.put("/v1/products/p3/stock/spb", json!({ "on_hand": 9 })).await.ok();
 }
@@ -144,7 +144,7 @@ async fn a_listing_refuses_bad_filters() {
 }
 
 #[tokio::test]
-async fn categories_come_and_go_with_their_products() {
+async fn a_category_exists_while_it_has_products() {
     let client = client();
     fill(&client).await;
     assert_eq!(pluck(&client.get("/v1/categories").await.ok(), "category"), ["phones", "tablets"]);

@@ -32,7 +32,7 @@ async fn sales_count_what_is_paid_by_day_and_zone() {
 }
 
 #[tokio::test]
-async fn abandoned_carts_are_the_idle_ones_and_those_given_up() {
+async fn abandoned_carts_are_idle_or_abandoned_ones() {
     let client = client();
     client.set_line("users/idle", "a", 1).await;
     client.set_line("users/gone", "a", 1).await;

@@ -33,7 +33,7 @@ async fn a_hold_takes_what_is_available_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_product_that_was_deleted_has_nothing_to_hold() {
+async fn a_deleted_product_has_nothing_to_hold() {
     let client = client();
     client.stock_product("p1", "1", 5).await;
     reserve(&client, &[("p1", 1)]).await;
@@ -101,7 +101,7 @@ async fn a_repeated_key_holds_once_and_is_free_after_a_refusal() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_malformed_is_said() {
+async fn unknown_and_malformed_reservations_are_refused() {
     let client = client();
     let missing = "/v1/reservations/01890a5d-ac96-774b-bcce-b302099a8057";
     client.get(missing).await.problem(404, "reservation_not_found");

@@ -1,11 +1,11 @@
-//! Sessions: opening, activity, data, login, ending.
+//! Sessions: creating, activity, data, login, ending.
 
 use serde_json::{Value, json};
 
 use crate::client::{HOUR_MS, client, pluck};
 
 #[tokio::test]
-async fn a_session_shows_what_it_was_given() {
+async fn a_session_has_the_fields_it_was_created_with() {
     let client = client();
     let body = json!({
         "session_id": "s1", "user_id": "u1", "geo_zone": "msk", "ip": "10.0.0.1", "user_agent": "curl",
@@ -22,7 +22,7 @@ async fn a_session_shows_what_it_was_given() {
 }
 
 #[tokio::test]
-async fn an_id_is_made_where_none_is_given() {
+async fn an_id_is_generated_where_none_is_given() {
     let client = client();
     let first = client.post("/v1/sessions", Value::Null).await.created();
     let second = client.post("/v1/sessions", json!({ "ip": null })).await.created();
@@ -63,7 +63,7 @@ async fn activity_slides_the_expiry_and_data_is_merged() {
 }
 
 #[tokio::test]
-async fn login_binds_the_user_and_brings_the_cart() {
+async fn login_binds_the_user_and_merges_the_cart() {
     let client = client();
     client.post("/v1/sessions/s1/login", json!({ "user_id": "u1" })).await.problem(404, "session_not_found");
     client.post("/v1/sessions", json!({ "session_id": "s1" })).await.created();
@@ -79,12 +79,12 @@ async fn login_binds_the_user_and_brings_the_cart() {
 }
 
 #[tokio::test]
-async fn login_without_any_cart_answers_the_users_empty_one() {
+async fn login_without_any_cart_returns_the_users_empty_one() {
     let client = client();
     client.post("/v1/sessions", json!({ "session_id": "s1" })).await.created();
-    let answer = client.post("/v1/sessions/s1/login", json!({ "user_id": "u1" })).await.ok();
-    assert_eq!(answer["cart"]["owner"], json!({ "kind": "user", "id": "u1" }));
-    assert_eq!(answer["cart"]["version"], 0);
+    let response = client.post("/v1/sessions/s1/login", json!({ "user_id": "u1" })).await.ok();
+    assert_eq!(response["cart"]["owner"], json!({ "kind": "user", "id": "u1" }));
+    assert_eq!(response["cart"]["version"], 0);
 }
 
 #[tokio::test]

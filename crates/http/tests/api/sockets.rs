@@ -50,7 +50,7 @@ async fn a_client_that_is_slow_with_its_headers_is_closed() {
     });
     assert_eq!(silent.rest().await, "");
     assert!(timeout(PATIENCE, trickling).await.unwrap().unwrap());
-    running.client.until("mw_http_connections 0").await;
+    running.client.until("mw_http_open_connections 0").await;
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn headers_that_are_too_large_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all() {
+async fn a_body_that_is_too_large_gets_its_response_while_it_is_still_sent() {
     let running = serve(ServerSettings::default()).await;
     let body = "x".repeat(4 * 1024 * 1024);
     let mut wire = running.connect().await;
@@ -101,7 +101,7 @@ async fn a_body_that_is_too_large_is_answered_although_its_sender_writes_it_all(
 }
 
 #[tokio::test]
-async fn a_body_said_to_be_too_large_is_refused_although_it_never_comes() {
+async fn a_body_declared_too_large_is_refused_before_it_arrives() {
     let running = serve(ServerSettings::default()).await;
     let mut wire = running.connect().await;
     wire.send(&format!("{PUT_LINE}content-length: {}\r\n\r\n{{\"quan", 1024 * 1024 + 1)).await;
@@ -112,7 +112,7 @@ async fn a_body_said_to_be_too_large_is_refused_although_it_never_comes() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_given_up() {
+async fn a_body_that_does_not_arrive_times_out() {
     let settings = ServerSettings { body_timeout: Duration::from_millis(100), ..ServerSettings::default() };
     let running = serve(settings).await;
     let mut wire = running.connect().await;
@@ -132,16 +132,16 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_vanishes_leaves_nothing_behind() {
+async fn a_disconnected_client_frees_its_connection() {
     let running = serve(ServerSettings::default()).await;
     let wire = running.hang(1).await;
     drop(wire);
-    running.client.until("mw_http_in_flight 0").await;
-    running.client.until("mw_http_connections 0").await;
+    running.client.until("mw_http_requests_in_flight 0").await;
+    running.client.until("mw_http_open_connections 0").await;
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_limit_is_told_so_while_all_are_busy() {
+async fn a_connection_over_the_limit_is_refused_while_all_are_busy() {
     let running = serve(ServerSettings { max_connections: 2, ..ServerSettings::default() }).await;
     let mut busy = running.hang(2).await;
     let mut ids = Vec::new();
@@ -168,13 +168,13 @@ async fn a_connection_beyond_the_limit_is_told_so_while_all_are_busy() {
 }
 
 #[tokio::test]
-async fn idle_connections_make_room_for_those_who_ask() {
+async fn idle_connections_close_for_new_ones_at_the_limit() {
     let running = serve(ServerSettings { max_connections: 300, ..ServerSettings::default() }).await;
     let mut idle = Vec::new();
     for _ in 0..300 {
         idle.push(running.connect().await);
     }
-    running.client.until("mw_http_connections 300").await;
+    running.client.until("mw_http_open_connections 300").await;
     for _ in 0..3 {
         let mut wire = running.connect().await;
         wire.send(GET_HEALTH).await;
@@ -183,7 +183,7 @@ async fn idle_connections_make_room_for_those_who_ask() {
 }
 
 #[tokio::test]
-async fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
+async fn shutdown_finishes_requests_in_flight_and_accepts_no_new_ones() {
     let running = serve(ServerSettings::default()).await;
     let mut busy = running.hang(1).await.remove(0);
     let mut idle = running.connect().await;
@@ -201,7 +201,7 @@ async fn stopping_finishes_what_is_under_way_and_takes_nothing_new() {
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_ever() {
+async fn shutdown_ends_after_the_grace_period() {
     let settings = ServerSettings { shutdown_grace: Duration::from_millis(100), ..ServerSettings::default() };
     let running = serve(settings).await;
     let busy = running.hang(1).await.remove(0);
@@ -211,7 +211,7 @@ async fn stopping_does_not_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_the_rest_of_a_head() {
+async fn shutdown_does_not_wait_for_an_incomplete_head() {
     let minute = Duration::from_mins(1);
     let settings =
         ServerSettings { header_timeout: minute, shutdown_grace: minute, ..ServerSettings::default() };
@@ -251,7 +251,7 @@ async fn an_import_may_be_sent_whole_before_its_results_are_read() {
 }
 
 #[tokio::test]
-async fn http_2_is_spoken_as_well() {
+async fn http_2_is_served() {
     let running = serve(ServerSettings::default()).await;
     let stream = TcpStream::connect(running.address).await.unwrap();
     let (mut sender, connection) =

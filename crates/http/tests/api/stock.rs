@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::client::{card, client};
+use crate::client::{client, product_body};
 
 const PATH: &str = "/v1/products/p1/stock/msk";
 
@@ -11,7 +11,7 @@ async fn stock_is_set_and_read() {
     let client = client();
     client.put(PATH, json!({ "on_hand": 1 })).await.problem(404, "product_not_found");
     client.get("/v1/products/p1/stock").await.problem(404, "product_not_found");
-    client.put("/v1/products/p1", card("phones", "1")).await.created();
+    client.put("/v1/products/p1", product_body("phones", "1")).await.created();
     client.get(PATH).await.problem(404, "stock_not_found");
     assert_eq!(client.get("/v1/products/p1/stock").await.ok(), json!({ "product_id": "p1", "zones": [] }));
     let stock = client.put(PATH, json!({ "on_hand": 100 })).await.ok();
@@ -29,7 +29,7 @@ async fn stock_is_set_and_read() {
 }
 
 #[tokio::test]
-async fn an_expectation_that_fails_shows_what_is_there() {
+async fn a_failed_expectation_returns_the_current_stock() {
     let client = client();
     client.stock_product("p1", "1", 90).await;
     let problem =
@@ -59,7 +59,7 @@ async fn stock_never_falls_below_what_is_reserved() {
 #[tokio::test]
 async fn an_adjustment_adds_up_once_per_key() {
     let client = client();
-    client.put("/v1/products/p1", card("phones", "1")).await.created();
+    client.put("/v1/products/p1", product_body("phones", "1")).await.created();
     let adjust = format!("{PATH}/adjust");
     let body = json!({ "delta": 7, "reason": "delivery" });
     let first = client.post_keyed(&adjust, "k", body.clone()).await;
@@ -77,7 +77,7 @@ async fn an_adjustment_adds_up_once_per_key() {
 }
 
 #[tokio::test]
-async fn figures_have_limits() {
+async fn stock_levels_have_limits() {
     let client = client();
     client.stock_product("p1", "1", 1_000_000_000).await;
     let adjust = format!("{PATH}/adjust");

@@ -1,4 +1,4 @@
-//! TLS with certificates from files, and what is said of files that will not do.
+//! TLS with certificates from files, and the errors of unusable files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
 
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    let _ = plain.read_to_end(&mut answer).await;
-    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    let mut response = Vec::new();
+    let _ = plain.read_to_end(&mut response).await;
+    assert!(!response.starts_with(b"HTTP/"), "{response:?}");
 
     let mut roots = RootCertStore::empty();
     roots.add(files.certificate.cert.der().clone()).unwrap();
@@ -62,13 +62,13 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
 }
 
 #[tokio::test]
-async fn files_that_will_not_do_are_named() {
+async fn unusable_tls_files_are_named() {
     let good = files();
     let other = files();
     let missing = Path::new("/nonexistent/cert.pem");
@@ -88,7 +88,7 @@ async fn files_that_will_not_do_are_named() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn an_address_in_use_is_named() {
     let settings = ServerSettings::default();
     let client = client_with(&settings, &Tokens::default());
     let first =

@@ -1,4 +1,4 @@
-//! A server on a socket, and a client that writes to it what it likes.
+//! A server on a socket, and a client that writes raw bytes to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::engine::fresh_store;
 
 pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
-/// The head of a change to a cart, but for the length of its body.
+/// The head of a cart line change, without its content length.
 pub(crate) const PUT_LINE: &str =
     "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
 
@@ -45,7 +45,7 @@ impl Running {
         Wire { stream: TcpStream::connect(self.address).await.unwrap(), unread: Vec::new() }
     }
 
-    /// Connections with a request each that hangs in the store until it is healed.
+    /// Opens connections with one request each, which hangs until the store is healed.
     pub(crate) async fn hang(&self, connections: usize) -> Vec<Wire> {
         self.client.store.fail(Calls::All, Fault::Hang);
         let mut hanging = Vec::new();
@@ -54,12 +54,12 @@ impl Running {
             wire.send(GET_CART).await;
             hanging.push(wire);
         }
-        self.client.until(&format!("mw_http_in_flight {connections}")).await;
+        self.client.until(&format!("mw_http_requests_in_flight {connections}")).await;
         hanging
     }
 }
 
-/// A client that writes what it likes.
+/// A client that writes raw bytes.
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     unread: Vec<u8>,
@@ -72,7 +72,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// In lower case; empty where it is not there.
+    /// In lower case; empty where the header is absent.
     pub(crate) fn header(&self, name: &str) -> &str {
         header(&self.head, name)
     }
@@ -92,7 +92,7 @@ impl Wire {
         let mut piece = vec![0; 16 * 1024];
         let read = timeout(PATIENCE, self.stream.read(&mut piece))
             .await
-            .expect("the server neither answers nor closes");
+            .expect("the server neither responses nor closes");
         let read = read.unwrap_or_default();
         self.unread.extend_from_slice(&piece[..read]);
         read > 0
@@ -103,19 +103,19 @@ impl Wire {
             if let Some(at) = self.unread.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 break at + 4;
             }
-            assert!(self.fill().await, "closed without an answer");
+            assert!(self.fill().await, "closed without an response");
         };
         let head = String::from_utf8(self.unread.drain(..end).collect()).unwrap().to_lowercase();
         let length = header(&head, "content-length").parse().unwrap_or(0);
         while self.unread.len() < length {
-            assert!(self.fill().await, "closed within an answer");
+            assert!(self.fill().await, "closed within an response");
         }
         let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         Reply { status, head, body }
     }
 
-    /// Waits for the server to close, and answers what came before that.
+    /// Waits for the server to close; returns what it sent before.
     pub(crate) async fn rest(mut self) -> String {
         while self.fill().await {}
         String::from_utf8_lossy(&self.unread).into_owned()

@@ -1,5 +1,5 @@
-//! A client that costs next to nothing beside what it asks: ready bytes out, and just enough of the answer read to know
-//! that it is whole.
+//! A client that costs next to nothing: it sends prepared bytes, and parses just enough of a response to know that it is
+//! complete.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// Known to the server as an operator's.
+/// An operator's token.
 pub(crate) const TOKEN: &str = "0c6d2b7e9f1a4835a1b3c5d7e9f02468";
 
-/// A request as it goes over the wire, and the status that it is to have.
+/// The bytes of a request, and the status that is expected.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Request {
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: TcpStream,
-    answer: Vec<u8>,
+    response: Vec<u8>,
     head_end: Finder<'static>,
     length: Finder<'static>,
 }
@@ -71,27 +71,27 @@ impl Client {
         stream.set_nodelay(true).expect("send at once");
         Self {
             stream,
-            answer: Vec::with_capacity(1 << 20),
+            response: Vec::with_capacity(1 << 20),
             head_end: Finder::new("\r\n\r\n"),
             length: Finder::new("content-length: "),
         }
     }
 
-    /// Sends the request and waits for the whole answer; answers its body.
-    pub(crate) async fn ask(&mut self, request: &Request) -> &[u8] {
-        self.answer.clear();
+    /// Sends the request and waits for the whole response; returns its body.
+    pub(crate) async fn send(&mut self, request: &Request) -> &[u8] {
+        self.response.clear();
         let sent = self.stream.try_write(&request.bytes).expect("send a request");
         assert_eq!(sent, request.bytes.len(), "a request fits into the socket's buffer");
         loop {
-            self.stream.readable().await.expect("wait for an answer");
-            match self.stream.try_read_buf(&mut self.answer) {
+            self.stream.readable().await.expect("wait for a response");
+            match self.stream.try_read_buf(&mut self.response) {
                 Ok(0) => panic!("the server closed the connection"),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(error) => panic!("read an answer: {error}"),
+                Err(error) => panic!("read a response: {error}"),
             }
             if let Some(body) = self.body() {
-                let (head, body) = self.answer.split_at(body);
+                let (head, body) = self.response.split_at(body);
                 let status = head.get("HTTP/1.1 ".len()..).and_then(|rest| rest.get(..3));
                 if status != Some(request.status.as_bytes()) {
                     let sent = String::from_utf8_lossy(&request.bytes);
@@ -102,15 +102,15 @@ impl Client {
         }
     }
 
-    /// Where the body begins, once all of it is there.
+    /// The offset of the body, once all of it has arrived.
     fn body(&self) -> Option<usize> {
-        let start = self.head_end.find(&self.answer)? + 4;
-        let head = self.answer.get(..start)?;
-        let digits = head.get(self.length.find(head).expect("an answer of known length") + 16..)?;
+        let start = self.head_end.find(&self.response)? + 4;
+        let head = self.response.get(..start)?;
+        let digits = head.get(self.length.find(head).expect("a response of known length") + 16..)?;
         let length = digits
             .iter()
             .take_while(|byte| byte.is_ascii_digit())
             .fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
-        (self.answer.len() >= start + length).then_some(start)
+        (self.response.len() >= start + length).then_some(start)
     }
 }

@@ -1,13 +1,13 @@
-//! What a request costs: allocations on every hot route, from the socket to the disk and back, compared with
-//! `counts.toml`. Under callgrind, where `cargo xtask counts` runs it, it only counts: instructions are those between two
-//! calls of [`boundary`].
+//! The cost of a request: allocations on every hot route, from the socket to the disk and back, compared with
+//! `counts.toml`. Under callgrind, as `cargo xtask counts` runs it, it compares nothing: the instructions of a route are
+//! those between two calls of [`boundary`].
 
 #![expect(
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and this one talks for itself"
+    reason = "a test fails by panicking, and this one prints its counts"
 )]
 
 mod client;
@@ -26,10 +26,10 @@ use routes::HOT;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Before the first that counts: buffers grow, caches fill.
+/// Requests before the first that counts: buffers grow, caches fill.
 const WARM_UP: usize = 40;
 const REQUESTS: usize = 400;
-/// Names a file for the figures, which whoever asked for it compares.
+/// Names the file for the counts, which `cargo xtask counts` compares.
 const REPORT: &str = "MW_COUNTS_REPORT";
 
 struct Usage {
@@ -39,7 +39,7 @@ struct Usage {
 }
 
 fn main() {
-    // One thread for all of HTTP, so that a request takes the same way each time.
+    // One thread for all of HTTP, so that a request takes the same path each time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let usages = runtime.block_on(count());
     match std::env::var_os(REPORT) {
@@ -54,10 +54,10 @@ async fn count() -> Vec<Usage> {
     for (route, make) in HOT {
         let requests: Vec<Request> = (0..WARM_UP + REQUESTS).map(|number| make(number, &seeded)).collect();
         let (warm_up, counted) = requests.split_at(WARM_UP);
-        ask(&mut client, warm_up).await;
+        send(&mut client, warm_up).await;
         let region = Region::new(ALLOCATOR);
         boundary(route);
-        ask(&mut client, counted).await;
+        send(&mut client, counted).await;
         boundary(route);
         let change = region.change();
         let allocations = change.allocations + change.reallocations;
@@ -66,13 +66,13 @@ async fn count() -> Vec<Usage> {
     usages
 }
 
-async fn ask(client: &mut Client, requests: &[Request]) {
+async fn send(client: &mut Client, requests: &[Request]) {
     for request in requests {
-        client.ask(request).await;
+        client.send(request).await;
     }
 }
 
-/// Where callgrind begins to count anew.
+/// Where callgrind starts a new count.
 #[inline(never)]
 fn boundary(route: &str) {
     black_box(route);
@@ -81,12 +81,13 @@ fn boundary(route: &str) {
 fn report(usages: &[Usage]) -> String {
     let mut text = String::new();
     for Usage { route, allocations, bytes } in usages {
-        writeln!(text, "{route}\t{REQUESTS}\t{allocations}\t{bytes}").expect("a text takes everything");
+        writeln!(text, "{route}\t{REQUESTS}\t{allocations}\t{bytes}")
+            .expect("writing to a string never fails");
     }
     text
 }
 
-/// More than so many times what the file says is a failure; writes have some allocations at random.
+/// The growth over the file that is tolerated: writes have some allocations at random.
 const GROWTH_MAX: f64 = 1.01;
 const SLACK: f64 = 0.5;
 

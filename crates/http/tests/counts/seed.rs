@@ -1,4 +1,4 @@
-//! A small shop to ask: the same in every run, its clock standing still.
+//! A small shop for the counts: the same in every run, with a fixed clock.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::client::{Client, Request, TOKEN};
 
 pub(crate) const PRODUCTS: usize = 120;
 const CATEGORIES: usize = 3;
-pub(crate) const SHOPPERS: usize = 20;
-/// Lines of a shopper's cart.
+pub(crate) const USERS: usize = 20;
+/// Lines of a user's cart.
 const LINES: usize = 3;
-/// Orders of the shopper whose orders are listed: a page.
+/// Orders of the user whose orders are listed: a page.
 const ORDERS: usize = 20;
 
-/// What is asked for.
+/// What the requests refer to.
 #[derive(Debug)]
 pub(crate) struct Seeded {
     pub(crate) orders: Vec<String>,
@@ -46,24 +46,24 @@ pub(crate) async fn serve() -> (Client, Seeded) {
 
 async fn fill(client: &mut Client) -> Vec<String> {
     for number in 0..PRODUCTS {
-        client.ask(&Request::put(&product(number), &card(number), "201")).await;
+        client.send(&Request::put(&product(number), &product_body(number), "201")).await;
         let stock = format!("{}/stock/msk", product(number));
-        client.ask(&Request::put(&stock, &json!({ "on_hand": 1_000_000 }), "200")).await;
+        client.send(&Request::put(&stock, &json!({ "on_hand": 1_000_000 }), "200")).await;
     }
-    for number in 0..SHOPPERS {
+    for number in 0..USERS {
         for line in 0..LINES {
-            client.ask(&set_line(number, number + line, 1)).await;
+            client.send(&set_line(number, number + line, 1)).await;
         }
         let data = json!({ "referrer": "search", "theme": "dark" });
         let session = json!({
             "session_id": format!("session-{number}"), "geo_zone": "msk", "ip": "192.0.2.7",
             "user_agent": "Mozilla/5.0 (X11; Linux x86_64)", "device_type": "desktop", "data": data,
         });
-        client.ask(&Request::post("/v1/sessions", &format!("session-{number}"), &session)).await;
+        client.send(&Request::post("/v1/sessions", &format!("session-{number}"), &session)).await;
     }
     let mut orders = Vec::new();
     for number in 0..ORDERS {
-        let placed = client.ask(&order("regular", &format!("seed-{number}"), number)).await;
+        let placed = client.send(&order("regular", &format!("seed-{number}"), number)).await;
         let placed: Value = serde_json::from_slice(placed).expect("an order");
         orders.push(placed["order_id"].as_str().expect("its id").to_owned());
     }
@@ -78,7 +78,7 @@ pub(crate) fn category(number: usize) -> String {
     format!("category-{}", number % CATEGORIES)
 }
 
-fn card(number: usize) -> Value {
+fn product_body(number: usize) -> Value {
     let attributes: Value = ["brand", "colour", "memory", "screen", "weight", "year"]
         .iter()
         .map(|name| ((*name).to_owned(), json!(format!("{name} of {number}"))))
@@ -92,8 +92,8 @@ fn card(number: usize) -> Value {
     })
 }
 
-pub(crate) fn set_line(shopper: usize, product: usize, quantity: usize) -> Request {
-    let path = format!("/v1/users/shopper-{shopper}/cart/lines/product-{product:04}");
+pub(crate) fn set_line(user: usize, product: usize, quantity: usize) -> Request {
+    let path = format!("/v1/users/user-{user}/cart/lines/product-{product:04}");
     Request::put(&path, &json!({ "quantity": quantity }), "200")
 }
 

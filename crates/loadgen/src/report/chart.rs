@@ -1,9 +1,9 @@
-//! Charts as SVG, drawn with the colours of the page, so that they follow light and dark. Exact values are titles, which
+//! Charts as SVG, with the colours of the page, so that they follow light and dark. Exact values are titles, which
 //! a browser shows under the pointer.
 
 use std::fmt::Write;
 
-use crate::figures::{float, whole};
+use crate::numbers::{float, whole};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 260.0;
@@ -114,7 +114,7 @@ fn open(title: &str) -> String {
 fn horizontal(svg: &mut String, at: f64, label: &str) {
     let (right, text) = (WIDTH - RIGHT, LEFT - 8.0);
     let baseline = at + 4.0;
-    // A string takes whatever is written to it; so here and below.
+    // Writing to a string cannot fail; so here and below.
     let _ = writeln!(
         svg,
         "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\"/>\

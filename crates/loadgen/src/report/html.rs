@@ -1,11 +1,11 @@
-//! The report as one page that needs nothing from anywhere.
+//! The report as one HTML page without external resources.
 
 use std::fmt::Write;
 
 use super::chart::{Axis, Bars, Line, OverTime};
 use super::table::{grouped, headline, remarks, time};
-use super::{Figures, Report, SecondReport};
-use crate::figures::{float, whole};
+use super::{Report, SecondReport, Summary};
+use crate::numbers::{float, whole};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -26,15 +26,15 @@ pub(super) fn render(report: &Report) -> String {
     let seconds: Vec<&SecondReport> = report.rounds.iter().flat_map(|round| &round.seconds).collect();
     page.push_str("<h2>Latency over time</h2>\n");
     page.push_str(&latency_chart(report, &seconds));
-    page.push_str("<h2>Answers a second</h2>\n");
+    page.push_str("<h2>Responses a second</h2>\n");
     page.push_str(&rate_chart(report, &seconds));
     page.push_str("<h2>Latencies by size</h2>\n");
     page.push_str(&histogram(&report.total));
     page.push_str("<h2>By call</h2>\n");
     page.push_str(&calls(report));
-    page.push_str("<h2>Beside the figures</h2>\n<ul>\n");
+    page.push_str("<h2>Notes</h2>\n<ul>\n");
     for remark in remarks(report) {
-        // A string takes whatever is written to it; so below.
+        // Writing to a string cannot fail; so below.
         let _ = writeln!(page, "<li>{}</li>", escaped(&remark));
     }
     page.push_str("</ul>\n<h2>Settings</h2>\n");
@@ -45,7 +45,7 @@ pub(super) fn render(report: &Report) -> String {
 
 fn verdict(report: &Report) -> String {
     let (class, text) = match (&report.check, report.error_count()) {
-        (Some(check), _) if !check.passed => ("bad", "The check failed: the server broke a promise."),
+        (Some(check), _) if !check.passed => ("bad", "The check failed: the server broke a guarantee."),
         (_, errors) if errors > 0 => ("bad", "There were errors."),
         (Some(_), _) => ("good", "No errors. Every acknowledged order is readable and no unit was oversold."),
         (None, _) => ("good", "No errors."),
@@ -120,7 +120,7 @@ fn rate_chart(report: &Report, seconds: &[&SecondReport]) -> String {
         format!("second {}: {} answered, {} errors", it.second + 1, grouped(it.answered), it.errors)
     };
     let chart = OverTime {
-        title: "Answers of each second",
+        title: "Responses of each second",
         axis: Axis::Linear(float(most) * 1.05),
         lines,
         breaks: breaks(report),
@@ -130,7 +130,7 @@ fn rate_chart(report: &Report, seconds: &[&SecondReport]) -> String {
     chart.render()
 }
 
-fn histogram(total: &Figures) -> String {
+fn histogram(total: &Summary) -> String {
     let marks = [(total.p50_us, "p50"), (total.p99_us, "p99"), (total.p999_us, "p99.9")];
     let bars = Bars {
         title: "How many requests took how long",
@@ -175,8 +175,8 @@ fn settings_table(report: &Report) -> String {
     let rows = [
         ("connections", settings.connections.to_string()),
         ("requests at once on each", settings.depth.to_string()),
-        ("threads of the generator", settings.threads.to_string()),
-        ("cores of the machine", settings.cores.to_string()),
+        ("generator threads", settings.threads.to_string()),
+        ("CPU cores", settings.cores.to_string()),
         ("products", grouped(data.products)),
         ("users", grouped(data.users)),
         ("zones", grouped(data.zones)),
@@ -202,7 +202,7 @@ mod tests {
     use super::super::sample;
 
     #[test]
-    fn a_page_has_its_figures_and_charts_and_needs_nothing_else() {
+    fn a_page_has_its_numbers_and_charts_and_no_external_resources() {
         let mut report = sample::report(&[1_000, 1_100, 900, 1_000]);
         report.settings.workload = "a<b>&c".to_owned();
         let page = report.to_html();

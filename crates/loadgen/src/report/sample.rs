@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{CallReport, Figures, Generator, KIND, Report, Round, SecondReport, Settings, VERSION};
+use super::{CallReport, Generator, KIND, Report, Round, SecondReport, Settings, Summary, VERSION};
 use crate::check::Check;
-use crate::figures::float;
+use crate::numbers::float;
 use crate::schedule::Arrivals;
 use crate::workload::Data;
 
-/// One round with so many answers in each second.
+/// One round with the given number of responses in each second.
 pub(crate) fn report(rates: &[u64]) -> Report {
-    let figures = Figures {
+    let figures = Summary {
         answered: rates.iter().sum(),
         rate: float(rates.iter().sum()) / float(rates.len().max(1) as u64),
         mean_us: 1_100.0,
@@ -46,7 +46,7 @@ pub(crate) fn report(rates: &[u64]) -> Report {
             prefix: "bench-r1".to_owned(),
             cores: 2,
         },
-        calls: vec![CallReport { name: "card".to_owned(), figures: figures.clone() }],
+        calls: vec![CallReport { name: "product".to_owned(), figures: figures.clone() }],
         total: figures,
         rounds: vec![round(rates)],
         unsent: 0,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Figures, Report};
-use crate::figures::{float, whole};
+use super::{Report, Summary};
+use crate::numbers::{float, whole};
 
 /// Above this the generator may have been slower than the server.
 const BUSY_LIMIT: f64 = 0.9;
@@ -20,7 +20,7 @@ pub(super) fn render(report: &Report) -> String {
     text.push_str(&aligned(&rows));
     text.push('\n');
     for line in remarks(report) {
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{line}");
     }
     text
@@ -30,7 +30,7 @@ pub(super) fn headline(report: &Report) -> String {
     let settings = &report.settings;
     let load = match settings.rate {
         Some(rate) => format!("{} requests/s by schedule", grouped(whole(rate))),
-        None => "as fast as answered".to_owned(),
+        None => "closed loop".to_owned(),
     };
     let rounds = match report.rounds.len() {
         0 | 1 => String::new(),
@@ -47,7 +47,7 @@ pub(super) fn headline(report: &Report) -> String {
     )
 }
 
-/// What a reader must know beside the figures.
+/// Notes for a reader of the results.
 pub(super) fn remarks(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     let listed = |counts: &BTreeMap<String, u64>| {
@@ -63,28 +63,28 @@ pub(super) fn remarks(report: &Report) -> Vec<String> {
     }
     if report.repeated > 0 {
         lines.push(format!(
-            "sent again after a lost connection or an unknown outcome: {}",
+            "retries after a lost connection or an unknown outcome: {}",
             grouped(report.repeated)
         ));
     }
     if report.unsent > 0 {
         lines.push(format!(
-            "the server did not keep up: {} of the schedule were never sent, latencies are lower bounds",
+            "the server did not keep up: {} scheduled flows were never sent, latencies are lower bounds",
             grouped(report.unsent)
         ));
     }
     if report.is_cut_short {
-        lines.push("the run ended before its time".to_owned());
+        lines.push("the run ended early".to_owned());
     }
     if report.generator.busy > BUSY_LIMIT {
         lines.push(format!(
-            "the generator was busy {} % of the time and may be what was measured: give it more --threads",
+            "the generator was busy {} % of the time and may be the bottleneck: raise --threads",
             whole(report.generator.busy * 100.0)
         ));
     } else {
         let lag = match report.generator.lag_p99_us {
             0 => String::new(),
-            us => format!(", late by itself up to {} (p99)", time(us)),
+            us => format!(", scheduling delay up to {} (p99)", time(us)),
         };
         lines.push(format!(
             "generator: busy {} % of its thread{}, {:.1} µs a request{lag}",
@@ -100,16 +100,14 @@ pub(super) fn remarks(report: &Report) -> Vec<String> {
 fn check_lines(report: &Report) -> Vec<String> {
     let Some(check) = &report.check else { return Vec::new() };
     if check.orders + check.orders_unresolved == 0 {
-        return vec!["check: nothing was ordered, so there is nothing to check".to_owned()];
+        return vec!["check: no orders were placed, nothing to check".to_owned()];
     }
     if check.orders > 0 && check.orders_unread == check.orders {
-        return vec![
-            "check FAILED: the server does not answer any more, so nothing could be read back".to_owned(),
-        ];
+        return vec!["check FAILED: the server is unreachable, nothing could be read back".to_owned()];
     }
     let verdict = if check.passed { "passed" } else { "FAILED" };
     let mut lines = vec![format!(
-        "check {verdict}: {} of {} acknowledged orders readable, {} units oversold, {} of {} stock figures as the orders say",
+        "check {verdict}: {} of {} acknowledged orders readable, {} units oversold, {} of {} stock levels match the orders",
         grouped(check.orders - check.orders_missing - check.orders_unread),
         grouped(check.orders),
         grouped(check.units_oversold),
@@ -117,13 +115,13 @@ fn check_lines(report: &Report) -> Vec<String> {
         grouped(check.figures),
     )];
     if check.orders_unresolved > 0 {
-        lines.push(format!("  {} orders never had a certain answer", grouped(check.orders_unresolved)));
+        lines.push(format!("  {} orders have an unknown outcome", grouped(check.orders_unresolved)));
     }
     lines.extend(check.findings.iter().map(|finding| format!("  {finding}")));
     lines
 }
 
-fn row(name: &str, figures: &Figures) -> [String; 8] {
+fn row(name: &str, figures: &Summary) -> [String; 8] {
     let errors: u64 = figures.errors.values().sum();
     [
         name.to_owned(),
@@ -171,7 +169,7 @@ pub(crate) fn grouped(count: u64) -> String {
     text
 }
 
-/// Microseconds with three figures and a unit.
+/// Microseconds with three digits and a unit.
 pub(crate) fn time(us: u64) -> String {
     match us {
         0 => "-".to_owned(),

@@ -14,14 +14,14 @@ const BUILTIN: [(&str, &str); 8] = [
     ("healthz", include_str!("../../workloads/healthz.toml")),
 ];
 
-/// What is there before a run: its first flow fills a cart, its second places an order, its third fills a basket.
+/// The data before a run: the first flow fills a cart, the second places an order, the third fills a basket.
 const FILLING: &str = include_str!("../../workloads/filling.toml");
 
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }
 
-/// The file of a built-in workload, to start an own one from.
+/// The file of a built-in workload, as a template for a custom one.
 pub fn builtin_source(name: &str) -> Option<&'static str> {
     BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
 }

@@ -2,7 +2,7 @@
 //!
 //! A brace is a variable only as `{name}`; any other brace is text, so that JSON needs no escaping.
 
-/// What a template may ask for. One value of each holds for all calls of a flow.
+/// The variables of templates. A variable has one value for all calls of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variable {
     Product,
@@ -15,7 +15,7 @@ pub(crate) enum Variable {
     Session,
     Quantity,
     Order,
-    Customer,
+    OrderUser,
 }
 
 impl Variable {
@@ -30,7 +30,7 @@ impl Variable {
         ("session", Self::Session),
         ("quantity", Self::Quantity),
         ("order", Self::Order),
-        ("customer", Self::Customer),
+        ("order_user", Self::OrderUser),
     ];
 
     fn named(name: &str) -> Option<Self> {
@@ -95,7 +95,7 @@ impl Template {
 
 fn name_at(from: &str) -> Option<&str> {
     let (name, _) = from.strip_prefix('{')?.split_once('}')?;
-    let is_name = !name.is_empty() && name.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit());
+    let is_name = !name.is_empty() && name.bytes().all(|it| matches!(it, b'a'..=b'z' | b'0'..=b'9' | b'_'));
     is_name.then_some(name)
 }
 
@@ -130,11 +130,22 @@ mod tests {
 
     #[test]
     fn an_unknown_variable_is_refused_with_the_known_ones() {
-        let told = Template::parse("/v1/products/{produkt}").unwrap_err();
+        let message = Template::parse("/v1/products/{produkt}").unwrap_err();
         assert!(
-            told.starts_with("there is no variable {produkt}; there are {product}, {product2}"),
-            "{told}"
+            message.starts_with("there is no variable {produkt}; there are {product}, {product2}"),
+            "{message}"
         );
+    }
+
+    #[test]
+    fn every_variable_is_found_by_its_name() {
+        for (name, variable) in Variable::ALL {
+            assert_eq!(
+                Template::parse(&format!("{{{name}}}")).unwrap().0,
+                [Piece::Value(variable)],
+                "{name}"
+            );
+        }
     }
 
     #[test]

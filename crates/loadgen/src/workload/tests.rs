@@ -1,4 +1,4 @@
-//! Files with mistakes are refused in words that lead to the mistake.
+//! Files with mistakes are refused with the line and the field.
 
 use super::*;
 
@@ -30,36 +30,33 @@ fn the_mix_of_black_friday_is_that_of_the_day() {
 
 #[test]
 fn baskets_are_of_users() {
-    let told = refusal(&format!("about = 'x'\n[data]\nusers = 5\nbaskets = 6\n{FLOW}"));
-    assert!(told.contains("data.baskets: there are fewer users"), "{told}");
+    let message = refusal(&format!("about = 'x'\n[data]\nusers = 5\nbaskets = 6\n{FLOW}"));
+    assert!(message.contains("data.baskets: there are fewer users"), "{message}");
 }
 
 #[test]
-fn an_unknown_workload_is_told_with_the_known_ones() {
-    let told = Workload::find("dya").unwrap_err().to_string();
-    assert!(
-        told.starts_with("there is no workload `dya`: there are day, black-friday, flash-sale"),
-        "{told}"
-    );
-    assert!(told.ends_with("healthz, or the path of a file"), "{told}");
+fn an_unknown_workload_is_refused_with_the_known_ones() {
+    let message = Workload::find("dya").unwrap_err().to_string();
+    assert!(message.starts_with("find workload `dya`: there are day, black-friday, flash-sale"), "{message}");
+    assert!(message.ends_with("healthz, or the path of a file"), "{message}");
 }
 
 #[test]
 fn a_file_is_read_by_its_path() {
-    let told = Workload::find("/nowhere/mine.toml").unwrap_err().to_string();
-    assert!(told.starts_with("read /nowhere/mine.toml:"), "{told}");
+    let message = Workload::find("/nowhere/mine.toml").unwrap_err().to_string();
+    assert!(message.starts_with("read /nowhere/mine.toml:"), "{message}");
 }
 
 #[test]
-fn a_mistake_of_form_is_told_with_its_line() {
-    let told = refusal("about = 'x'\n[data]\nproduct = 5\n");
-    assert!(told.contains("line 3") && told.contains("unknown field `product`"), "{told}");
-    let told = refusal("about = 'x'\n[[flow]]\nshare = 'much'\n");
-    assert!(told.contains("line 3"), "{told}");
+fn a_syntax_error_is_reported_with_its_line() {
+    let message = refusal("about = 'x'\n[data]\nproduct = 5\n");
+    assert!(message.contains("line 3") && message.contains("unknown field `product`"), "{message}");
+    let message = refusal("about = 'x'\n[[flow]]\nshare = 'much'\n");
+    assert!(message.contains("line 3"), "{message}");
 }
 
 #[test]
-fn a_mistake_of_meaning_is_told_with_its_line_and_field() {
+fn an_invalid_value_is_reported_with_its_line_and_field() {
     let call =
         |call: &str| refusal(&format!("about = 'x'\n[[flow]]\nshare = 1\ncalls = [\n  {{ {call} }},\n]\n"));
     let cases = [
@@ -74,32 +71,32 @@ fn a_mistake_of_meaning_is_told_with_its_line_and_field() {
         ("name = 'a', request = 'GET /x', refusals = ['gone']", "line 5: refusals of `a`: expected a status"),
         (
             "name = 'a', request = 'POST /x', places_order = true",
-            "line 5: request of `a`: what places an order",
+            "line 5: request of `a`: expected key = true",
         ),
     ];
     for (given, wanted) in cases {
-        let told = call(given);
-        assert!(told.starts_with(&format!("workload mine: {wanted}")), "{told}");
+        let message = call(given);
+        assert!(message.starts_with(&format!("workload mine: {wanted}")), "{message}");
     }
-    let told = refusal("about = 'x'\n[[flow]]\nshare = 0\ncalls = []\n");
-    assert_eq!(told, "workload mine: line 3: share: expected a number above 0");
-    let told = refusal("about = 'x'\n[[flow]]\nshare = 1\ncalls = []\n");
-    assert_eq!(told, "workload mine: line 4: calls: expected 1 to 64");
+    let message = refusal("about = 'x'\n[[flow]]\nshare = 0\ncalls = []\n");
+    assert_eq!(message, "workload mine: line 3: share: expected a number above 0");
+    let message = refusal("about = 'x'\n[[flow]]\nshare = 1\ncalls = []\n");
+    assert_eq!(message, "workload mine: line 4: calls: expected 1 to 64");
 }
 
 #[test]
-fn data_that_cannot_be_is_refused_by_its_name() {
-    let told = |data: &str| refusal(&format!("about = 'x'\n[data]\n{data}\n{FLOW}"));
-    assert_eq!(told("skew = -1.0"), "workload mine: data.skew: expected 0 to 5");
-    assert_eq!(told("hits = 20000"), "workload mine: data.hits: there are fewer products");
-    assert_eq!(told("hit_share = 2.0"), "workload mine: data.hit_share: expected 0 to 1");
-    assert_eq!(told("units = 0"), "workload mine: data.units: expected 1 to 1000000000");
+fn data_out_of_range_is_refused_by_its_name() {
+    let message = |data: &str| refusal(&format!("about = 'x'\n[data]\n{data}\n{FLOW}"));
+    assert_eq!(message("skew = -1.0"), "workload mine: data.skew: expected 0 to 5");
+    assert_eq!(message("hits = 20000"), "workload mine: data.hits: there are fewer products");
+    assert_eq!(message("hit_share = 2.0"), "workload mine: data.hit_share: expected 0 to 1");
+    assert_eq!(message("units = 0"), "workload mine: data.units: expected 1 to 1000000000");
 }
 
 #[test]
-fn orders_that_are_read_must_be_there() {
+fn orders_that_are_read_must_exist() {
     let source = FLOW.replace("/v1/categories", "/v1/orders/{order}");
-    let told = refusal(&format!("about = 'x'\n{source}"));
-    assert!(told.starts_with("workload mine: data.orders: a flow reads an {order}"), "{told}");
+    let message = refusal(&format!("about = 'x'\n{source}"));
+    assert!(message.starts_with("workload mine: data.orders: a flow reads an {order}"), "{message}");
     Workload::parse("mine", &format!("about = 'x'\n[data]\norders = 1\n{source}")).unwrap();
 }

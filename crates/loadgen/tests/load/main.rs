@@ -1,4 +1,4 @@
-//! Whole runs: on the real server, where all must go well, and on servers that stall, lie and hang up.
+//! Whole runs: against the real server, and against servers that stall, break guarantees and disconnect.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,10 +7,10 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
-mod honest;
-mod lying;
-mod pace;
+mod faulty_server;
+mod real_server;
 mod shop;
+mod stalls;
 mod stub;
 
 use std::sync::atomic::AtomicBool;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mw_domain::Currency;
-use mw_domain::cart::CartLifetime;
-use mw_domain::session::SessionLifetime;
+use mw_domain::carts::CartLifetime;
+use mw_domain::sessions::SessionLifetime;
 use mw_http::prometheus::Registry;
 use mw_http::{Api, Role, Server, ServerSettings, Token, Tokens};
 use mw_shop::{Settings, Shop, SystemClock};

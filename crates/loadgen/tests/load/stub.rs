@@ -1,4 +1,4 @@
-//! A shop of a hundred lines with the calls that a flash sale needs, and flaws to order.
+//! A minimal server with the calls of a flash sale, and a chosen flaw.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-/// What is wrong with the shop.
+/// The flaw of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
-    /// Acknowledges orders beyond what there is.
+    /// Acknowledges orders beyond the stock.
     Oversells,
-    /// Forgets every tenth order after it has acknowledged it.
+    /// Loses every tenth order after it has acknowledged it.
     LosesOrders,
     /// Holds units for every order twice.
     HoldsTwice,
-    /// Does what it is asked, and the first time answers that it does not know.
+    /// Executes the request, and responds with an unknown outcome the first time.
     IsNotSure,
-    /// Does what it is asked, and hangs up on every tenth without an answer.
+    /// Executes the request, and closes every tenth connection without a response.
     HangsUp,
-    /// Stops for a while, all of it, when it has been up for a second.
+    /// Stalls for a while, a second after its start.
     Stalls(Duration),
-    /// Closes every connection after one answer.
+    /// Closes every connection after one response.
     ClosesEach,
-    /// Never answers an order.
+    /// Never responds to an order.
     IsSilent,
 }
 
@@ -87,7 +87,7 @@ fn serve(stream: TcpStream, books: &Mutex<Books>, flaw: Flaw, opened: Instant) {
                 std::thread::sleep((second + pause).saturating_sub(up));
             }
         }
-        let Some((status, body)) = answer(&mut books.lock().unwrap(), &call, flaw) else { return };
+        let Some((status, body)) = response(&mut books.lock().unwrap(), &call, flaw) else { return };
         let length = body.len();
         let last = if flaw == Flaw::ClosesEach { "connection: close\r\n" } else { "" };
         let text = format!("HTTP/1.1 {status} X\r\n{last}content-length: {length}\r\n\r\n{body}");
@@ -120,8 +120,8 @@ fn read(reader: &mut impl BufRead) -> Option<Call> {
     Some(call)
 }
 
-/// Nothing is a connection that ends.
-fn answer(books: &mut Books, call: &Call, flaw: Flaw) -> Option<(u16, String)> {
+/// `None` closes the connection.
+fn response(books: &mut Books, call: &Call, flaw: Flaw) -> Option<(u16, String)> {
     let found = |body: Option<String>| body.map_or((404, "{}".to_owned()), |body| (200, body));
     Some(match (call.method.as_str(), call.path.as_str()) {
         ("GET", "/healthz") => (200, "{}".to_owned()),

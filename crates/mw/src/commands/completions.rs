@@ -1,4 +1,4 @@
-//! `mw completions`: what a shell needs to complete commands and options.
+//! `mw completions`: shell completion scripts.
 
 use anyhow::Result;
 use clap::CommandFactory;

@@ -1,4 +1,4 @@
-//! `mw config`: what is in effect.
+//! `mw config`: prints the configuration in effect.
 
 use anyhow::Result;
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let settings = Settings::gather(&args.server.sources())?;
+    let settings = Settings::merge(&args.server.sources())?;
     Config::read(&settings)?.check_files()?;
     terminal::print(&show(&settings))
 }

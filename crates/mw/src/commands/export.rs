@@ -1,4 +1,4 @@
-//! `mw export`: everything that is stored, as lines of JSON.
+//! `mw export`: writes the whole store as NDJSON.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use mw_shop::{Clock, SystemClock};
-use mw_store::{PageRequest, Records};
+use mw_store::{ExportImport, PageRequest};
 
 use crate::config::{Config, ConfigArgs};
-use crate::record::{self, Counts, Header};
+use crate::export_format::{self, Counts, Header};
 use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, Progress};
 
-/// Records asked for at once.
+/// Records of one page.
 const PAGE: usize = 500;
 
-/// Write everything that is stored as NDJSON: a backup, or the way to another engine
+/// Write the whole store as NDJSON: a backup, or a migration to another engine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The first line says what the file is, the last how many records it has. A file appears under its name only when it is \
-complete. The server must not be running on the same data directory; on a cluster stop the shop too, or the file has some \
-things as they were before a change and some as they were after.
+The first line is a header, the last has the number of records. A file appears under its name only when it is \
+complete. The server must not be running on the same data directory; on a cluster stop all processes too, or the file is not \
+a consistent snapshot.
 
 Examples:
   mw export --output shop.ndjson
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-async fn write(store: &dyn Records, header: &Header, output: &Path) -> Result<Counts> {
+async fn write(store: &dyn ExportImport, header: &Header, output: &Path) -> Result<Counts> {
     if output == Path::new("-") {
         let mut out = BufWriter::new(io::stdout().lock());
         let counts = write_all(store, header, &mut out).await?;
@@ -65,12 +65,12 @@ async fn write(store: &dyn Records, header: &Header, output: &Path) -> Result<Co
     }
 }
 
-/// Whether the path is a device, a pipe or the like: there is nothing to replace, only somewhere to write to.
+/// Whether the path is a device or a pipe, which is written to and not replaced.
 fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
-async fn to_stream(store: &dyn Records, header: &Header, path: &Path) -> Result<Counts> {
+async fn to_stream(store: &dyn ExportImport, header: &Header, path: &Path) -> Result<Counts> {
     let writing = || format!("write {}", path.display());
     let mut out = BufWriter::new(File::options().write(true).open(path).with_context(writing)?);
     let counts = write_all(store, header, &mut out).await?;
@@ -78,8 +78,8 @@ async fn to_stream(store: &dyn Records, header: &Header, path: &Path) -> Result<
     Ok(counts)
 }
 
-/// The file is written beside its place and moved there when it is whole and on disk.
-async fn to_file(store: &dyn Records, header: &Header, path: &Path) -> Result<Counts> {
+/// Writes a partial file, syncs it, and renames it: a crash before the rename leaves the old file.
+async fn to_file(store: &dyn ExportImport, header: &Header, path: &Path) -> Result<Counts> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -97,13 +97,13 @@ async fn to_file(store: &dyn Records, header: &Header, path: &Path) -> Result<Co
     }
     .await;
     if written.is_err() {
-        // The failure itself is told; a leftover that cannot be removed adds nothing to it.
+        // The write error is reported; a failure to remove the partial file adds nothing to it.
         let _ = fs::remove_file(&partial);
     }
     written
 }
 
-/// Makes the new name itself survive a power cut.
+/// Syncs the folder, so that the rename survives a power cut.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -112,18 +112,22 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-pub(crate) async fn write_all(store: &dyn Records, header: &Header, out: &mut impl Write) -> Result<Counts> {
+pub(crate) async fn write_all(
+    store: &dyn ExportImport,
+    header: &Header,
+    out: &mut impl Write,
+) -> Result<Counts> {
     let export = store.export().await.context("begin the export")?;
     let progress = Progress::of("exporting", export.estimate());
     let mut counts = Counts::new();
     let mut lines = Vec::new();
-    record::write_header(header, &mut lines)?;
+    export_format::write_header(header, &mut lines)?;
     let mut request = PageRequest::first(PAGE);
     loop {
         let page = export.page(request).await.context("read records")?;
         for item in &page.items {
-            *counts.entry(record::kind(item)).or_default() += 1;
-            record::write_record(item, &mut lines)?;
+            *counts.entry(export_format::kind(item)).or_default() += 1;
+            export_format::write_record(item, &mut lines)?;
         }
         progress.advance(page.items.len());
         out.write_all(&lines).context("write records")?;
@@ -135,7 +139,7 @@ pub(crate) async fn write_all(store: &dyn Records, header: &Header, out: &mut im
             None => break,
         }
     }
-    record::write_end(counts.values().sum(), &mut lines)?;
+    export_format::write_end(counts.values().sum(), &mut lines)?;
     out.write_all(&lines).context("write records")?;
     Ok(counts)
 }

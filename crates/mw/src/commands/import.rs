@@ -1,7 +1,7 @@
-//! `mw import`: what `mw export` wrote, into this store.
+//! `mw import`: reads a file of `mw export` into this store.
 //!
-//! Records go in by batches, each together with how far the import got, so that a repeated import goes on where the
-//! last one stopped. The header line names the import: a file that was cut short and its whole are the same import.
+//! Records are written in batches, each together with a checkpoint, so that a repeated import resumes after the last
+//! batch. The header line names the import: a truncated file and the complete one are the same import.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -9,40 +9,40 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mw_domain::Currency;
-use mw_store::Records;
-use mw_store::records::{Checkpoint, Record};
+use mw_store::ExportImport;
+use mw_store::export::{Checkpoint, Record};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, ConfigArgs};
-use crate::record::{self, Counts, End, Line};
+use crate::export_format::{self, Counts, End, Line};
 use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, Progress};
 
-/// Records written together at the most.
+/// The maximum of records of a batch.
 const BATCH_RECORDS: usize = 500;
-/// A batch is also written once it has this much.
+/// The maximum of bytes of a batch.
 const BATCH_BYTES: usize = 4 << 20;
 /// One record, the ledger of a busy product included.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// Read what `mw export` wrote into this store
+/// Read a file of `mw export` into this store
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An import that was interrupted goes on where it stopped when it is run again with the same file. A line that cannot be \
+An interrupted import resumes when it is run again with the same file. A line that cannot be \
 read stops the import with its number; nothing of its batch is applied. The server must not be running on the same data.
 
 Examples:
   mw import shop.ndjson
   gunzip -c shop.ndjson.gz | mw import -
   mw import shop.ndjson --data /var/lib/mw
-  mw import shop.ndjson --store cassandra --config mw.toml     the move from one machine to a cluster")]
+  mw import shop.ndjson --store cassandra --config mw.toml     migrate from one machine to a cluster")]
 pub(crate) struct Args {
     /// File to read, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Import although the store holds something else; records with the same id are replaced
+    /// Import into a store that is not empty; records with the same id are replaced
     #[arg(long)]
     into_non_empty: bool,
 
@@ -82,7 +82,7 @@ pub(crate) struct Begun {
     name: String,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) earlier: u64,
@@ -93,7 +93,7 @@ impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "imported {}", terminal::counted(&self.now))?;
         if self.earlier > 0 {
-            write!(f, "; {} were there from an earlier run of this import", self.earlier)?;
+            write!(f, "; {} were imported by an earlier run", self.earlier)?;
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl std::fmt::Display for Done {
 impl Begun {
     pub(crate) fn read(lines: &mut Lines<impl BufRead>, currency: Currency) -> Result<Self> {
         let line = lines.next()?.ok_or_else(|| anyhow!("the file is empty"))?;
-        let header = record::read_header(line).map_err(|what| anyhow!("line 1: {what}"))?;
+        let header = export_format::read_header(line).map_err(|what| anyhow!("line 1: {what}"))?;
         ensure!(
             header.currency == currency.as_str(),
             "the file is in {} and this shop in {currency}: set shop.currency to import it",
@@ -113,28 +113,28 @@ impl Begun {
 
     pub(crate) async fn import(
         &self,
-        store: &dyn Records,
+        store: &dyn ExportImport,
         mut lines: Lines<impl BufRead>,
         progress: &Progress,
         into_non_empty: bool,
     ) -> Result<Done> {
-        let earlier = store.import_progress(&self.name).await.context("look for an earlier run")?;
+        let earlier = store.import_progress(&self.name).await.context("read the checkpoint of the import")?;
         if earlier == 0 && !into_non_empty {
-            let empty = store.is_empty().await.context("look whether the store is empty")?;
+            let empty = store.is_empty().await.context("check that the store is empty")?;
             ensure!(
                 empty,
                 "the store is not empty: import into an empty one, or repeat with --into-non-empty to add to it"
             );
         }
         if earlier > 0 {
-            terminal::note(&format!("going on after {earlier} records that an earlier run imported"));
+            terminal::note(&format!("resuming after {earlier} records of an earlier run"));
         }
         skip(&mut lines, earlier)?;
         let mut batch = Batch { import: &self.name, records: Vec::new(), bytes: 0, done: earlier };
         let mut counts = Counts::new();
         while let Some(line) = lines.next()? {
             let bytes = line.len();
-            let line = record::read_line(line);
+            let line = export_format::read_line(line);
             match line.map_err(|what| anyhow!("line {}: {what}", lines.number))? {
                 Line::End(end) => {
                     batch.write(store).await?;
@@ -142,7 +142,7 @@ impl Begun {
                     return Ok(Done { earlier, now: counts });
                 }
                 Line::Record(record) => {
-                    *counts.entry(record::kind(&record)).or_default() += 1;
+                    *counts.entry(export_format::kind(&record)).or_default() += 1;
                     batch.push(*record, bytes);
                 }
             }
@@ -179,11 +179,7 @@ fn finish(lines: &mut Lines<impl BufRead>, end: &End, done: u64) -> Result<()> {
         "line {at}: the file should have {} records and has {done}: lines are missing or were added",
         end.records
     );
-    ensure!(
-        lines.next()?.is_none(),
-        "line {}: there is more after the last line of the export",
-        lines.number
-    );
+    ensure!(lines.next()?.is_none(), "line {}: data after the last line of the export", lines.number);
     Ok(())
 }
 
@@ -205,7 +201,7 @@ impl Batch<'_> {
         self.records.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
     }
 
-    async fn write(&mut self, store: &dyn Records) -> Result<()> {
+    async fn write(&mut self, store: &dyn ExportImport) -> Result<()> {
         if self.records.is_empty() {
             return Ok(());
         }
@@ -264,10 +260,12 @@ impl<R: BufRead> Lines<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::commands::export::write_all;
     use crate::demo;
-    use crate::record::Header;
+    use crate::export_format::Header;
     use mw_domain::Timestamp;
     use mw_store::model::Model;
 
@@ -279,10 +277,10 @@ mod tests {
 
     /// An export of the sample catalogue; `records` of it and then the end.
     async fn exported(records: usize) -> String {
-        let store = Model::new();
-        demo::fill(&store, NOW).await.unwrap();
+        let store = Arc::new(Model::new());
+        demo::fill_store(&store, NOW).await.unwrap();
         let mut text = Vec::new();
-        write_all(&store, &Header::new(rub(), NOW), &mut text).await.unwrap();
+        write_all(&*store, &Header::new(rub(), NOW), &mut text).await.unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<&str> = text.lines().take(1 + records).collect();
         format!("{}\n{{\"end\":{{\"records\":{records}}}}}\n", lines.join("\n"))
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_exported_is_imported_whole() {
+    async fn an_export_is_imported_completely() {
         let text = exported(1_234).await;
         let store = Model::new();
         let done = import(&store, &text, false).await.unwrap();
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_line_stops_it_by_number_and_the_mended_file_goes_on() {
+    async fn a_bad_line_stops_the_import_and_the_corrected_file_resumes() {
         let text = exported(1_200).await;
         let bad: Vec<String> = text
             .lines()
@@ -326,8 +324,8 @@ mod tests {
             .map(|(at, line)| if at == 700 { "{\"product\":{}}".to_owned() } else { line.to_owned() })
             .collect();
         let store = Model::new();
-        let said = refused(&store, &bad.join("\n")).await;
-        assert!(said.starts_with("line 701: product: missing field"), "{said}");
+        let message = refused(&store, &bad.join("\n")).await;
+        assert!(message.starts_with("line 701: product: missing field"), "{message}");
         let name = Begun::read(&mut Lines::new(text.as_bytes()), rub()).unwrap().name;
         assert_eq!(store.import_progress(&name).await.unwrap(), 500);
         let done = import(&store, &text, false).await.unwrap();
@@ -336,49 +334,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_cut_short_is_told_and_its_whole_goes_on() {
+    async fn a_truncated_file_is_refused_and_the_complete_one_resumes() {
         let text = exported(600).await;
         let store = Model::new();
         let (cut, _) = text.split_at(text.rfind("{\"end\"").unwrap());
-        let said = refused(&store, cut).await;
-        assert!(said.starts_with("line 602: the file ends without its last line"), "{said}");
+        let message = refused(&store, cut).await;
+        assert!(message.starts_with("line 602: the file ends without its last line"), "{message}");
         let half = text.split_at(cut.len() - 20).0;
-        let said = refused(&Model::new(), half).await;
-        assert!(said.starts_with("line 601: "), "{said}");
+        let message = refused(&Model::new(), half).await;
+        assert!(message.starts_with("line 601: "), "{message}");
         assert_eq!(import(&store, &text, false).await.unwrap().earlier, 600);
     }
 
     #[tokio::test]
-    async fn lines_that_are_missing_or_too_many_are_told() {
+    async fn missing_or_additional_lines_are_refused() {
         let text = exported(10).await;
         let fewer: Vec<&str> =
             text.lines().enumerate().filter(|(at, _)| *at != 5).map(|(_, line)| line).collect();
-        let said = refused(&Model::new(), &fewer.join("\n")).await;
-        assert!(said.contains("should have 10 records and has 9"), "{said}");
-        let said = refused(&Model::new(), &format!("{text}\n\n{{}}\n")).await;
-        assert!(said.starts_with("line 15: there is more"), "{said}");
+        let message = refused(&Model::new(), &fewer.join("\n")).await;
+        assert!(message.contains("should have 10 records and has 9"), "{message}");
+        let message = refused(&Model::new(), &format!("{text}\n\n{{}}\n")).await;
+        assert!(message.starts_with("line 15: data after the last line"), "{message}");
         assert!(import(&Model::new(), &format!("{text}\n\n"), false).await.is_ok());
         let store = Model::new();
         import(&store, &text, false).await.unwrap();
-        let said = refused(&store, text.split_at(text.len() / 2).0).await;
-        assert!(said.contains("not the same file"), "{said}");
+        let message = refused(&store, text.split_at(text.len() / 2).0).await;
+        assert!(message.contains("not the same file"), "{message}");
     }
 
     #[tokio::test]
-    async fn a_store_with_something_else_in_it_needs_a_word() {
-        let store = Model::new();
-        demo::fill(&store, NOW).await.unwrap();
+    async fn a_store_that_is_not_empty_needs_an_option() {
+        let store = Arc::new(Model::new());
+        demo::fill_store(&store, NOW).await.unwrap();
         let text = exported(10).await;
-        let said = refused(&store, &text).await;
-        assert!(said.contains("--into-non-empty"), "{said}");
+        let message = refused(&store, &text).await;
+        assert!(message.contains("--into-non-empty"), "{message}");
         assert!(import(&store, &text, true).await.is_ok());
     }
 
     #[tokio::test]
     async fn another_currency_and_no_header_are_refused() {
         let text = exported(1).await.replacen("RUB", "EUR", 1);
-        let said = refused(&Model::new(), &text).await;
-        assert!(said.contains("the file is in EUR and this shop in RUB"), "{said}");
+        let message = refused(&Model::new(), &text).await;
+        assert!(message.contains("the file is in EUR and this shop in RUB"), "{message}");
         assert_eq!(refused(&Model::new(), "").await, "the file is empty");
         assert!(refused(&Model::new(), "{}").await.starts_with("line 1: "));
     }

@@ -1,9 +1,9 @@
-//! `mw partitions`: how finely the partitions of a cluster are cut, and from when.
+//! `mw partitions`: bucket plans, that is how many buckets the partitions of a key are divided into, and from when.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Subcommand;
 use mw_domain::Timestamp;
-use mw_domain::bucket::Plan;
+use mw_domain::buckets::Plan;
 use mw_shop::{Clock, SystemClock};
 use mw_store_cassandra::{CassandraStore, KeyPlan, PLANNED, Table};
 use serde::Serialize;
@@ -13,18 +13,19 @@ use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, columns};
 
-const NO_PARTITIONS: &str = "the embedded engine has no partitions, so there is nothing to plan: name a cluster with --store cassandra";
+const NO_PARTITIONS: &str =
+    "the embedded engine has no partitions to plan: name a cluster with --store cassandra";
 
-/// Look after the partitions of a cluster
+/// Show and set the bucket plans of a cluster's partitions
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Rows that grow without end are cut into partitions: a customer's orders by month, a day's orders by shard, a category by \
-price band. A plan cuts those of one key finer, from an instant on; what was written before stays where it is, and lists \
-are read across both.
+Lists that grow without bound are divided into buckets, each a partition: a user's orders by month, a day's orders by \
+shard, a category by price band. A plan changes the number of buckets of one key from an instant on. Rows that were written \
+before stay in their buckets, and lists are read across both.
 
 Examples:
   mw partitions plans --store cassandra
-  mw partitions plan set orders_by_customer wholesaler-7 --cut 8 --from 2027-01-01 --store cassandra")]
+  mw partitions plan set orders_by_customer wholesaler-7 --buckets 8 --from 2027-01-01 --store cassandra")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -32,14 +33,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print the plans: the usual ones, and those that were made for a key
+    /// Print the plans that were made for a key, and the default number of buckets of each table
     #[command(after_help = "\
 Examples:
   mw partitions plans --store cassandra
-  mw partitions plans --table orders_by_customer --json | jq '.made[] | select(.state == \"coming\")'")]
+  mw partitions plans --table orders_by_customer --json | jq '.items[] | select(.state == \"coming\")'")]
     Plans(Plans),
 
-    /// Make a plan
+    /// Set a plan
     Plan {
         #[command(subcommand)]
         command: PlanCommand,
@@ -48,15 +49,15 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 struct Plans {
-    /// Only of this table
+    /// Only plans of this table
     #[arg(long, value_name = "TABLE", value_parser = planned_table)]
     table: Option<Table>,
 
-    /// Only those made for this key
+    /// Only plans of this key
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// Print them as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -66,31 +67,31 @@ struct Plans {
 
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
-    /// Cut the partitions of one key finer or coarser, from an instant in the future
+    /// Divide the partitions of one key into more or fewer buckets, from an instant in the future
     #[command(after_help = "\
-A plan starts a minute from now or later: every process reads the plans again each ten seconds, and all must know it before \
-it counts. Until then the same command with another --cut replaces it; once it has started, a later plan follows it.
+A plan starts a minute from now or later: every process reads the plans every ten seconds, and all must have read it before \
+it starts. Until then the same command with another --buckets replaces it; once it has started, a later plan follows it.
 
 Examples:
-  mw partitions plan set orders_by_customer wholesaler-7 --cut 8 --from 2027-01-01 --store cassandra
-  mw partitions plan set orders_by_zone_day moscow --cut 16 --from 2026-11-27T00:00:00+03:00 --store cassandra
-  mw partitions plan set orders_by_day --cut 16 --from 2026-11-27 --store cassandra")]
+  mw partitions plan set orders_by_customer wholesaler-7 --buckets 8 --from 2027-01-01 --store cassandra
+  mw partitions plan set orders_by_zone_day moscow --buckets 16 --from 2026-11-27T00:00:00+03:00 --store cassandra
+  mw partitions plan set orders_by_day --buckets 16 --from 2026-11-27 --store cassandra")]
     Set(Set),
 }
 
 #[derive(Debug, clap::Args)]
 struct Set {
-    /// The table to cut; `mw partitions plans` lists those that can be
+    /// The table; `mw partitions plans` lists the tables with plans
     #[arg(value_name = "TABLE", value_parser = planned_table)]
     table: Table,
 
-    /// Whose partitions: a user id, a zone, a category; nothing for `orders_by_day`, which is the whole shop's
+    /// The key: a user id, a zone or a category; none for `orders_by_day`, which has one list for the whole shop
     #[arg(value_name = "KEY", default_value = "", hide_default_value = true)]
     key: String,
 
-    /// Pieces: of a month, a day, or a price band
-    #[arg(long, value_name = "PIECES")]
-    cut: u32,
+    /// Number of buckets of a month, a day or a price band
+    #[arg(long, value_name = "COUNT")]
+    buckets: u32,
 
     /// When it starts: RFC 3339, or a date as its midnight in UTC
     #[arg(long, value_name = "INSTANT", value_parser = instant)]
@@ -108,12 +109,14 @@ fn planned_table(text: &str) -> Result<Table, String> {
     let found = PLANNED.iter().find(|planned| planned.table.name() == text);
     found.map(|planned| planned.table).ok_or_else(|| {
         let names = PLANNED.map(|planned| planned.table.name());
-        format!("the tables that plans cut are {}", names.join(", "))
+        format!("the tables with bucket plans are {}", names.join(", "))
     })
 }
 
 fn instant(text: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(text).map_err(|_| "a time is like 2027-01-01T09:00:00+03:00, or 2027-01-01".to_owned())
+    Timestamp::parse(text).map_err(|_| {
+        "expected a time such as 2027-01-01T09:00:00+03:00, or a date such as 2027-01-01".to_owned()
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -125,90 +128,94 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn show(args: &Plans) -> Result<()> {
     let plans = on_cluster(&args.config, async |store| store.key_plans().await.context("read the plans"))?;
-    let is_asked = |plan: &KeyPlan| {
+    let is_selected = |plan: &KeyPlan| {
         args.table.is_none_or(|table| table == plan.table)
             && args.key.as_ref().is_none_or(|key| *key == plan.key)
     };
     let now = SystemClock.now();
-    let made: Vec<MadeRow> =
-        plans.iter().filter(|plan| is_asked(plan)).map(|plan| made_row(plan, &plans, now)).collect();
-    let usual = PLANNED.iter().filter(|planned| args.table.is_none_or(|table| table == planned.table));
-    let usual = usual.map(|planned| UsualRow {
+    let items: Vec<PlanRow> =
+        plans.iter().filter(|plan| is_selected(plan)).map(|plan| plan_row(plan, &plans, now)).collect();
+    let defaults = PLANNED.iter().filter(|planned| args.table.is_none_or(|table| table == planned.table));
+    let defaults = defaults.map(|planned| DefaultRow {
         table: planned.table.name(),
-        cut: planned.usual_cut,
-        cut_max: planned.cut_max,
-        what: planned.what,
+        buckets: planned.default_buckets,
+        buckets_max: planned.buckets_max,
+        divides: planned.what,
     });
-    print(&Printed { usual: usual.collect(), made }, args.json, Printed::text)
+    print(&PlanList { items, defaults: defaults.collect() }, args.json, PlanList::text)
 }
 
 fn set(args: &Set) -> Result<()> {
-    let plan = Plan { starts_at: args.from, cut: args.cut };
+    let plan = Plan { starts_at: args.from, buckets: args.buckets };
     let made = KeyPlan { table: args.table, key: args.key.clone(), plan };
     let now = SystemClock.now();
     on_cluster(&args.config, async |store| {
         store.set_plan(args.table, &args.key, plan, now).await.context("set the plan")
     })?;
-    let row = made_row(&made, std::slice::from_ref(&made), now);
+    let row = plan_row(&made, std::slice::from_ref(&made), now);
     print(&row, args.json, |row| {
         let of = if row.key.is_empty() { String::new() } else { format!(" of {}", row.key) };
-        format!("{}{of} is cut into {} from {} on\n", row.table, row.cut, row.from)
+        let buckets = if row.buckets == 1 { "bucket" } else { "buckets" };
+        format!("{}{of} is divided into {} {buckets} from {} on\n", row.table, row.buckets, row.from)
     })
 }
 
-/// Opens the cluster for one question.
-fn on_cluster<T>(args: &ConfigArgs, ask: impl AsyncFnOnce(&CassandraStore) -> Result<T>) -> Result<T> {
+/// Opens the store for one operation.
+fn on_cluster<T>(args: &ConfigArgs, operation: impl AsyncFnOnce(&CassandraStore) -> Result<T>) -> Result<T> {
     let config = Config::load(&args.sources())?;
     // Before anything is opened: the embedded engine would make a directory.
     ensure!(config.engine == Engine::Cassandra, NO_PARTITIONS);
     terminal::log(&config.log);
     runtime::single()?.block_on(async {
         let storage = Storage::open(&config).await?;
-        let answer = match &storage {
-            Storage::Cassandra { store, .. } => ask(store).await,
+        let result = match &storage {
+            Storage::Cassandra { store, .. } => operation(store).await,
             Storage::Embedded { .. } => Err(anyhow!(NO_PARTITIONS)),
         };
         storage.close().await;
-        answer
+        result
     })
 }
 
-fn print<T: Serialize>(answer: &T, json: bool, text: impl FnOnce(&T) -> String) -> Result<()> {
+fn print<T: Serialize>(result: &T, json: bool, text: impl FnOnce(&T) -> String) -> Result<()> {
     if json {
-        let json = serde_json::to_string_pretty(answer).context("write the answer as JSON")?;
+        let json = serde_json::to_string_pretty(result).context("write the plans as JSON")?;
         return terminal::print(&format!("{json}\n"));
     }
-    terminal::print(&text(answer))
+    terminal::print(&text(result))
 }
 
 #[derive(Debug, Serialize)]
-struct Printed {
-    /// Where no plan was made for a key.
-    usual: Vec<UsualRow>,
-    made: Vec<MadeRow>,
+struct PlanList {
+    items: Vec<PlanRow>,
+    /// For keys without a plan.
+    defaults: Vec<DefaultRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct UsualRow {
+struct DefaultRow {
     table: &'static str,
-    cut: u32,
-    cut_max: u32,
-    what: &'static str,
+    buckets: u32,
+    buckets_max: u32,
+    /// What is divided, and what the key is.
+    divides: &'static str,
 }
 
 #[derive(Debug, Serialize)]
-struct MadeRow {
+struct PlanRow {
     table: &'static str,
     key: String,
+    buckets: u32,
     from: String,
-    cut: u32,
+    /// Plans are made by operators only.
+    made_by: &'static str,
     state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// A later plan has started.
+    /// A later plan of the key has started.
     Past,
     Current,
     Coming,
@@ -225,7 +232,7 @@ impl State {
 }
 
 /// `all` has every plan of the same key.
-fn made_row(made: &KeyPlan, all: &[KeyPlan], now: Timestamp) -> MadeRow {
+fn plan_row(made: &KeyPlan, all: &[KeyPlan], now: Timestamp) -> PlanRow {
     let starts_at = made.plan.starts_at;
     let is_over = all.iter().any(|other| {
         let follows = other.plan.starts_at > starts_at && other.plan.starts_at <= now;
@@ -236,23 +243,36 @@ fn made_row(made: &KeyPlan, all: &[KeyPlan], now: Timestamp) -> MadeRow {
         false if is_over => State::Past,
         false => State::Current,
     };
-    let (table, from) = (made.table.name(), starts_at.to_string());
-    MadeRow { table, key: made.key.clone(), from, cut: made.plan.cut, state }
+    PlanRow {
+        table: made.table.name(),
+        key: made.key.clone(),
+        buckets: made.plan.buckets,
+        from: starts_at.to_string(),
+        made_by: "operator",
+        state,
+    }
 }
 
-impl Printed {
+impl PlanList {
     fn text(&self) -> String {
-        let mut usual = vec![["table", "cut", "at most", "of what"].map(str::to_owned).to_vec()];
-        usual.extend(self.usual.iter().map(|row| {
-            vec![row.table.to_owned(), row.cut.to_string(), row.cut_max.to_string(), row.what.to_owned()]
+        let mut defaults = vec![["table", "buckets", "at most", "divides"].map(str::to_owned).to_vec()];
+        defaults.extend(self.defaults.iter().map(|row| {
+            vec![
+                row.table.to_owned(),
+                row.buckets.to_string(),
+                row.buckets_max.to_string(),
+                row.divides.to_owned(),
+            ]
         }));
-        let mut made = vec![["table", "key", "from", "cut", "state"].map(str::to_owned).to_vec()];
-        made.extend(self.made.iter().map(|row| {
-            let state = row.state.name().to_owned();
-            vec![row.table.to_owned(), row.key.clone(), row.from.clone(), row.cut.to_string(), state]
+        let heads = ["table", "key", "buckets", "from", "made by", "state"];
+        let mut plans = vec![heads.map(str::to_owned).to_vec()];
+        plans.extend(self.items.iter().map(|row| {
+            let (made_by, state) = (row.made_by.to_owned(), row.state.name().to_owned());
+            let (buckets, from) = (row.buckets.to_string(), row.from.clone());
+            vec![row.table.to_owned(), row.key.clone(), buckets, from, made_by, state]
         }));
-        let made = if self.made.is_empty() { "No plan was made for a key.\n" } else { &columns(&made) };
-        format!("Where no plan was made for a key.\n\n{}\n{}", columns(&usual), made)
+        let plans = if self.items.is_empty() { "No key has a plan.\n" } else { &columns(&plans) };
+        format!("Buckets of keys without a plan.\n\n{}\n{}", columns(&defaults), plans)
     }
 }
 
@@ -262,44 +282,47 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
-    fn plan(key: &str, in_seconds: i64, cut: u32) -> KeyPlan {
-        let plan = Plan { starts_at: NOW.plus_seconds(in_seconds), cut };
+    fn plan(key: &str, in_seconds: i64, buckets: u32) -> KeyPlan {
+        let plan = Plan { starts_at: NOW.plus_seconds(in_seconds), buckets };
         KeyPlan { table: Table::OrdersByCustomer, key: key.to_owned(), plan }
     }
 
     #[test]
-    fn of_the_plans_of_a_key_the_last_that_started_is_current() {
+    fn the_last_started_plan_of_a_key_is_current() {
         let plans = [plan("u-1", -200, 2), plan("u-1", -100, 4), plan("u-1", 100, 8), plan("u-2", -300, 3)];
-        let states: Vec<State> = plans.iter().map(|plan| made_row(plan, &plans, NOW).state).collect();
+        let states: Vec<State> = plans.iter().map(|plan| plan_row(plan, &plans, NOW).state).collect();
         assert_eq!(states, [State::Past, State::Current, State::Coming, State::Current]);
     }
 
     #[test]
-    fn a_list_says_what_is_cut_and_for_whom() {
-        let usual = PLANNED.iter().map(|planned| UsualRow {
+    fn the_list_has_the_defaults_and_the_plans_of_keys() {
+        let defaults = PLANNED.iter().map(|planned| DefaultRow {
             table: planned.table.name(),
-            cut: planned.usual_cut,
-            cut_max: planned.cut_max,
-            what: planned.what,
+            buckets: planned.default_buckets,
+            buckets_max: planned.buckets_max,
+            divides: planned.what,
         });
-        let none = Printed { usual: usual.collect(), made: Vec::new() };
+        let none = PlanList { items: Vec::new(), defaults: defaults.collect() };
         let text = none.text();
         assert!(
-            text.contains("\norders_by_zone_day    4    64       a day of a zone; the key is a zone\n"),
+            text.contains("\norders_by_zone_day    4        64       a day of a zone; the key is a zone\n"),
             "{text}"
         );
-        assert!(text.ends_with("\n\nNo plan was made for a key.\n"), "{text}");
+        assert!(text.ends_with("\n\nNo key has a plan.\n"), "{text}");
         let made = [plan("u-1", 100, 8)];
-        let rows = made.iter().map(|plan| made_row(plan, &made, NOW)).collect();
-        let text = Printed { made: rows, ..none }.text();
-        assert!(text.ends_with("orders_by_customer  u-1  2026-09-21T14:15:00.000Z  8    coming\n"), "{text}");
+        let items = made.iter().map(|plan| plan_row(plan, &made, NOW)).collect();
+        let text = PlanList { items, ..none }.text();
+        assert!(
+            text.ends_with("orders_by_customer  u-1  8        2026-09-21T14:15:00.000Z  operator  coming\n"),
+            "{text}"
+        );
     }
 
     #[test]
-    fn tables_and_times_are_told_when_they_are_wrong() {
+    fn a_wrong_table_or_time_is_refused() {
         assert_eq!(planned_table("orders_by_day"), Ok(Table::OrdersByDay));
-        let said = planned_table("stock").unwrap_err();
-        assert!(said.starts_with("the tables that plans cut are orders_by_customer, "), "{said}");
+        let error = planned_table("stock").unwrap_err();
+        assert!(error.starts_with("the tables with bucket plans are orders_by_customer, "), "{error}");
         assert!(instant("tomorrow").is_err());
         assert_eq!(instant("2027-01-01").unwrap().to_string(), "2027-01-01T00:00:00.000Z");
     }

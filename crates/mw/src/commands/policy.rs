@@ -1,31 +1,34 @@
-//! `mw policy`: how every table of a cluster is used and kept, and how old the answer of each call may be.
+//! `mw policy`: the policy of every table of a cluster, and how stale the response of each call may be.
+
+mod calls;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mw_store_cassandra::connect::HINT_WINDOW;
-use mw_store_cassandra::policy::{CALLS, Call, Rules, level_name, serial_name, show_span};
+use mw_store_cassandra::policy::{format_duration, level_name, serial_name};
 use mw_store_cassandra::{Class, Options, Table};
 use serde::Serialize;
 
+use self::calls::{CALLS, Call};
 use crate::config::{Config, ConfigArgs};
 use crate::terminal::{self, columns};
 
-/// Print the policy of a cluster's tables, and how old the answers of calls may be
+/// Print the policy of the Cassandra tables, and how stale the response of each call may be
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each table has a consistency level for its writes, reads, reads of the showcase and conditional writes; read repair; how \
-long deletions and hints are kept; how often copies are compared; a time to live; a compaction. Change them under \
-[store.cassandra.policy.<table>]: what could lose data is refused, here as well as at the start. `mw schema apply` gives \
-tables their options.
+Each table has consistency levels for writes, reads, stale reads and LWTs (serial); read repair; gc_grace, which also \
+bounds how long hints are kept; a repair interval; a TTL; a compaction strategy. Change them under \
+[store.cassandra.policy.<table>]. A combination that may lose or resurrect data is refused, here and at startup. \
+`mw schema apply` sets the table options.
 
 Examples:
   mw policy
-  mw policy --json | jq '.tables[] | select(.conditional) | .table'
-  mw policy --set store.cassandra.policy.product_by_id.showcase=LOCAL_QUORUM")]
+  mw policy --json | jq '.tables[] | select(.lwt) | .table'
+  mw policy --set store.cassandra.policy.product_by_id.stale_read=LOCAL_QUORUM")]
 pub(crate) struct Args {
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -35,22 +38,23 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config.sources())?;
-    let printed = Printed::of(&config.cassandra);
+    let report = Report::of(&config.cassandra);
     if args.json {
-        let json = serde_json::to_string_pretty(&printed).context("write the policy as JSON")?;
+        let json = serde_json::to_string_pretty(&report).context("write the policy as JSON")?;
         return terminal::print(&format!("{json}\n"));
     }
-    terminal::print(&printed.text())
+    terminal::print(&report.text())
 }
 
 #[derive(Debug, Serialize)]
-struct Printed<'a> {
+struct Report<'a> {
     local_dc: &'a str,
-    copies: BTreeMap<&'static str, &'a BTreeMap<String, u32>>,
+    /// By replication class and data centre.
+    replication_factor: BTreeMap<&'static str, &'a BTreeMap<String, u32>>,
     tables: Vec<TableRow>,
     calls: Vec<CallRow>,
-    /// How long a process shows a card again that it has read.
-    cards_kept_milliseconds: u128,
+    /// How long a process serves a product that it has read; 0: the cache is off.
+    product_cache_ttl_ms: u128,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,15 +63,15 @@ struct TableRow {
     class: &'static str,
     write: &'static str,
     read: &'static str,
-    /// Of tables that the showcase reads.
-    showcase: Option<&'static str>,
-    /// Of tables with conditional writes.
+    /// Of tables with stale reads.
+    stale_read: Option<&'static str>,
+    /// Of tables with LWTs.
     serial: Option<&'static str>,
-    conditional: bool,
+    lwt: bool,
     read_repair: &'static str,
     gc_grace_seconds: u64,
-    hints_seconds: u64,
-    repair_seconds: Option<u64>,
+    hint_window_seconds: u64,
+    repair_interval_seconds: Option<u64>,
     ttl_seconds: Option<u64>,
     compaction: String,
     reason: &'static str,
@@ -77,41 +81,51 @@ struct TableRow {
 struct CallRow {
     call: &'static str,
     routes: &'static str,
-    reads: &'static str,
+    level: &'static str,
     tables: Vec<&'static str>,
-    may_lag_seconds: u64,
+    /// 0: the response reflects every acknowledged write.
+    max_staleness_seconds: u64,
 }
 
-impl<'a> Printed<'a> {
+impl<'a> Report<'a> {
     fn of(options: &'a Options) -> Self {
+        let factors = Class::ALL.iter().map(|class| (class.name(), options.replication.of(*class)));
         Self {
             local_dc: &options.local_dc,
-            copies: Class::ALL.iter().map(|class| (class.name(), options.replication.of(*class))).collect(),
+            replication_factor: factors.collect(),
             tables: Table::ALL.iter().map(|table| table_row(*table, options)).collect(),
             calls: CALLS.iter().map(|call| call_row(call, options)).collect(),
-            cards_kept_milliseconds: options.cards_kept_for().as_millis(),
+            product_cache_ttl_ms: options.effective_product_cache_ttl().as_millis(),
         }
     }
 
     fn text(&self) -> String {
-        let copies = self.copies.iter().map(|(class, copies)| {
-            let copies: Vec<String> = copies.iter().map(|(dc, factor)| format!("{factor} in {dc}")).collect();
-            format!("copies of {class}: {}", copies.join(", "))
+        let factors = self.replication_factor.iter().map(|(class, factors)| {
+            let factors: Vec<String> =
+                factors.iter().map(|(dc, factor)| format!("{factor} in {dc}")).collect();
+            format!("{class} {}", factors.join(", "))
         });
         let reasons = self.tables.iter().map(|row| vec![row.table.to_owned(), row.reason.to_owned()]);
-        let kept = match self.cards_kept_milliseconds {
-            0 => "Every card is read when it is asked for.".to_owned(),
-            kept => format!("A process shows a card again for {kept} ms (store.cassandra.keep_cards)."),
-        };
         format!(
-            "The policy of tables, seen from data centre {}; {}.\n\n{}\nHow old an answer may be.\n\n{}\n{kept}\n\n\
-             Why.\n\n{}",
+            "Table policy for processes in data centre {}. Replication factor: {}.\n\n{}\nStaleness of responses.\n\n{}\n\
+             {}\n\nReasons.\n\n{}",
             self.local_dc,
-            copies.collect::<Vec<_>>().join("; "),
+            factors.collect::<Vec<_>>().join("; "),
             columns(&self.table_lines()),
             columns(&self.call_lines()),
+            self.product_cache(),
             columns(&reasons.collect::<Vec<_>>())
         )
+    }
+
+    fn product_cache(&self) -> String {
+        match self.product_cache_ttl_ms {
+            0 => "The product cache is off: every product is read from Cassandra.".to_owned(),
+            ttl => {
+                let ttl = if ttl % 1_000 == 0 { format!("{}s", ttl / 1_000) } else { format!("{ttl}ms") };
+                format!("A process serves a cached product for {ttl} (store.cassandra.product_cache_ttl).")
+            }
+        }
     }
 
     fn table_lines(&self) -> Vec<Vec<String>> {
@@ -120,29 +134,29 @@ impl<'a> Printed<'a> {
             "class",
             "write",
             "read",
-            "showcase",
+            "stale read",
             "serial",
             "read repair",
-            "gc grace",
-            "hints",
-            "repair",
+            "gc_grace",
+            "hint window",
+            "repair interval",
             "ttl",
             "compaction",
         ];
         let mut lines = vec![heads.map(str::to_owned).to_vec()];
         lines.extend(self.tables.iter().map(|row| {
-            let span = |seconds: u64| show_span(Duration::from_secs(seconds));
+            let span = |seconds: u64| format_duration(Duration::from_secs(seconds));
             vec![
                 row.table.to_owned(),
                 row.class.to_owned(),
                 row.write.to_owned(),
                 row.read.to_owned(),
-                row.showcase.unwrap_or("-").to_owned(),
+                row.stale_read.unwrap_or("-").to_owned(),
                 row.serial.unwrap_or("-").to_owned(),
                 row.read_repair.to_owned(),
                 span(row.gc_grace_seconds),
-                span(row.hints_seconds),
-                row.repair_seconds.map_or("off".to_owned(), span),
+                span(row.hint_window_seconds),
+                row.repair_interval_seconds.map_or("off".to_owned(), span),
                 row.ttl_seconds.map_or("-".to_owned(), span),
                 row.compaction.clone(),
             ]
@@ -151,47 +165,48 @@ impl<'a> Printed<'a> {
     }
 
     fn call_lines(&self) -> Vec<Vec<String>> {
-        let mut lines = vec![["what", "may be old", "level", "tables", "routes"].map(str::to_owned).to_vec()];
+        let heads = ["call", "max staleness", "level", "tables", "routes"];
+        let mut lines = vec![heads.map(str::to_owned).to_vec()];
         lines.extend(self.calls.iter().map(|row| {
-            let lag = match row.may_lag_seconds {
-                0 => "no".to_owned(),
-                seconds => show_span(Duration::from_secs(seconds)),
+            let staleness = match row.max_staleness_seconds {
+                0 => "none".to_owned(),
+                seconds => format_duration(Duration::from_secs(seconds)),
             };
-            vec![row.call.to_owned(), lag, row.reads.to_owned(), row.tables.join(", "), row.routes.to_owned()]
+            let (call, level, routes) = (row.call.to_owned(), row.level.to_owned(), row.routes.to_owned());
+            vec![call, staleness, level, row.tables.join(", "), routes]
         }));
         lines
     }
 }
 
 fn table_row(table: Table, options: &Options) -> TableRow {
-    let rules: &Rules = options.policy.of(table);
-    let conditional = table.nature().is_conditional;
+    let policy = options.policy.of(table);
+    let lwt = table.traits().has_lwt;
     TableRow {
         table: table.name(),
         class: table.class().name(),
-        write: level_name(rules.write),
-        read: level_name(rules.read),
-        showcase: table.has_showcase().then(|| level_name(rules.showcase)),
-        serial: conditional.then(|| serial_name(rules.serial)),
-        conditional,
-        read_repair: rules.read_repair.name(),
-        gc_grace_seconds: rules.gc_grace.as_secs(),
-        hints_seconds: options.policy.hint_life(table, HINT_WINDOW).as_secs(),
-        repair_seconds: rules.repair.map(|interval| interval.as_secs()),
-        ttl_seconds: rules.ttl.map(|ttl| ttl.as_secs()),
-        compaction: rules.compaction.to_string(),
+        write: level_name(policy.write),
+        read: level_name(policy.read),
+        stale_read: table.has_stale_read().then(|| level_name(policy.stale_read)),
+        serial: lwt.then(|| serial_name(policy.serial)),
+        lwt,
+        read_repair: policy.read_repair.name(),
+        gc_grace_seconds: policy.gc_grace.as_secs(),
+        hint_window_seconds: options.policy.hint_window(table, HINT_WINDOW).as_secs(),
+        repair_interval_seconds: policy.repair.map(|interval| interval.as_secs()),
+        ttl_seconds: policy.ttl.map(|ttl| ttl.as_secs()),
+        compaction: policy.compaction.to_string(),
         reason: table.reason(),
     }
 }
 
 fn call_row(call: &Call, options: &Options) -> CallRow {
-    let lag = options.policy.may_lag(call, &options.replication, &options.local_dc);
     CallRow {
-        call: call.what,
+        call: call.name,
         routes: call.routes,
-        reads: call.reads.name(),
+        level: call.read.name(),
         tables: call.tables.iter().map(|table| table.name()).collect(),
-        may_lag_seconds: lag.map_or(0, |lag| lag.as_secs()),
+        max_staleness_seconds: call.max_staleness(options).map_or(0, |staleness| staleness.as_secs()),
     }
 }
 
@@ -204,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn every_table_and_call_has_its_line() {
+    fn every_table_and_call_has_a_line() {
         let options = options();
-        let text = Printed::of(&options).text();
+        let text = Report::of(&options).text();
         for table in Table::ALL {
             assert_eq!(
                 text.lines().filter(|line| line.starts_with(&format!("{table} "))).count(),
@@ -233,30 +248,30 @@ mod tests {
                 "LCS",
             ]
         );
-        assert!(line("a product's card ").contains("  30s  "), "{text}");
-        assert!(line("prices when an order is placed").contains("  no "), "{text}");
-        assert!(text.contains("copies of carts: 3 in dc1"), "{text}");
-        assert!(text.contains("A process shows a card again for 5000 ms"), "{text}");
+        assert!(line("product ").contains("  30s  "), "{text}");
+        assert!(line("prices when an order is placed").contains("  none "), "{text}");
+        assert!(text.contains("Replication factor: carts 3 in dc1; "), "{text}");
+        assert!(text.contains("A process serves a cached product for 5s"), "{text}");
     }
 
     #[test]
-    fn cards_that_must_not_lag_are_not_kept() {
+    fn the_product_cache_is_off_where_reads_of_products_are_never_stale() {
         let mut options = options();
-        options.policy.set("product_by_id", "showcase", "LOCAL_QUORUM").unwrap();
-        let printed = Printed::of(&options);
-        assert_eq!(printed.cards_kept_milliseconds, 0);
-        assert!(printed.text().contains("Every card is read when it is asked for."));
+        options.policy.set("product_by_id", "stale_read", "LOCAL_QUORUM").unwrap();
+        let report = Report::of(&options);
+        assert_eq!(report.product_cache_ttl_ms, 0);
+        assert!(report.text().contains("The product cache is off"));
     }
 
     #[test]
-    fn json_has_the_same_in_seconds() {
+    fn json_has_durations_in_seconds() {
         let options = options();
-        let json = serde_json::to_value(Printed::of(&options)).unwrap();
+        let json = serde_json::to_value(Report::of(&options)).unwrap();
         let stock = json["tables"].as_array().unwrap().iter().find(|it| it["table"] == "stock").unwrap();
         assert_eq!(stock["gc_grace_seconds"], 172_800);
-        assert_eq!(stock["conditional"], true);
+        assert_eq!(stock["lwt"], true);
         assert_eq!(stock["ttl_seconds"], serde_json::Value::Null);
-        assert_eq!(json["copies"]["core"]["dc1"], 3);
+        assert_eq!(json["replication_factor"]["core"]["dc1"], 3);
         assert_eq!(json["calls"].as_array().unwrap().len(), CALLS.len());
     }
 }

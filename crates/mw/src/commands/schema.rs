@@ -1,4 +1,4 @@
-//! `mw schema`: the CQL of the model, applied to a cluster and compared with it.
+//! `mw schema`: prints the CQL, applies it to a cluster, and compares the cluster with it.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,10 @@ use mw_store_cassandra::schema::{Drift, Progress};
 use crate::config::{Config, ConfigArgs};
 use crate::{runtime, terminal};
 
-/// The schema of a Cassandra cluster: read it, apply it, compare it
+/// Plan, apply and compare the schema of a Cassandra cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-These commands are about the cluster of [store.cassandra], whatever store.engine is.
+These commands work on the cluster of [store.cassandra], whatever store.engine is.
 
 Examples:
   mw schema plan | less
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print the CQL for the configured data centres, copies and policy; no cluster is needed
+    /// Print the CQL for the configured replication factors and policy; no cluster is needed
     #[command(after_help = "\
 Examples:
   mw schema plan
@@ -34,21 +34,20 @@ Examples:
   mw schema plan --set store.cassandra.policy.stock.gc_grace=3d | grep -A30 'mobile_world.stock '")]
     Plan(ConfigArgs),
 
-    /// Bring the cluster's schema up to date: what is missing is made, table options become the policy's
+    /// Bring the cluster's schema up to date: create what is missing, alter table options to the policy
     #[command(after_help = "\
-What was applied before is left alone, so it may be run again at any time; of several processes that apply at once one \
-does it and the others wait. Copies of keyspaces that are there already are not changed: that needs ALTER KEYSPACE and a \
-full repair.
+It may be run at any time: files that were applied before are skipped. Processes that apply at the same time take turns \
+under a lock. The replication factor of an existing keyspace is not changed: that needs ALTER KEYSPACE and a full repair.
 
 Examples:
   mw schema apply
-  mw schema apply --set store.cassandra.replication.default.dc1=1     for a cluster of one node
+  mw schema apply --set store.cassandra.replication.default.dc1=1     # a cluster of one node
   mw schema apply --set store.cassandra.keyspace=staging")]
     Apply(ConfigArgs),
 
-    /// Compare the cluster's schema with the model, the copies and the policy
+    /// List the differences between the cluster and the schema, the replication factors and the policy
     #[command(after_help = "\
-Exit code 0: everything is as it should be. Exit code 1: there is drift, each listed, or it could not be looked at.
+Exit code 0: no drift. Exit code 1: there is drift, each difference on a line, or the cluster could not be read.
 
 Examples:
   mw schema drift
@@ -74,7 +73,7 @@ fn apply(config: &Config) -> Result<ExitCode> {
     let options = &config.cassandra;
     let run = runtime::single()?.block_on(async {
         let session = connect(options).await.context("connect to Cassandra")?;
-        options.schema().apply(&session, &told).await.context("apply the schema")
+        options.schema().apply(&session, &show_progress).await.context("apply the schema")
     })?;
     let done = match run {
         0 => "nothing to do".to_owned(),
@@ -85,9 +84,11 @@ fn apply(config: &Config) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(progress: Progress<'_>) {
+fn show_progress(progress: Progress<'_>) {
     match progress {
-        Progress::Waiting => terminal::note("another process applies the schema: waiting for it"),
+        Progress::Waiting => {
+            terminal::note("wait for the schema lock: another process is applying the schema");
+        }
         Progress::Statement { done, total, statement } => {
             let first = statement.lines().next().unwrap_or_default();
             let short = first.split(" WITH ").next().unwrap_or_default().trim_end_matches([' ', '(']);
@@ -108,14 +109,14 @@ fn drift(config: &Config) -> Result<ExitCode> {
 }
 
 fn report(keyspace: &str, drifts: &[Drift]) -> String {
-    let verdict = match drifts.len() {
+    let summary = match drifts.len() {
         0 => "no drift".to_owned(),
         1 => "1 difference".to_owned(),
         count => format!("{count} differences"),
     };
     let lines = drifts.iter().map(|drift| format!("  {drift}\n"));
-    let verdict = format!("compared the schema of {keyspace} with the cluster: {verdict}\n");
-    std::iter::once(verdict).chain(lines).collect()
+    let summary = format!("compared the schema of {keyspace} with the cluster: {summary}\n");
+    std::iter::once(summary).chain(lines).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `mw serve`: the service itself, from the first check of its configuration to the last write on disk.
+//! `mw serve`: the service, from reading its configuration to closing the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use anyhow::{Context, Result};
 use mw_http::prometheus::Registry;
 use mw_http::{Api, Server};
 use mw_shop::{Shop, SystemClock};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, ServerArgs};
+use crate::config::{Config, Engine, ServerArgs};
 use crate::demo::{self, Filled};
 use crate::storage::Storage;
-use crate::{runtime, terminal};
+use crate::trace::TraceFile;
+use crate::{open_files, runtime, terminal};
 
-/// Between a round of expiry that went wrong and the next.
+/// Before the expiry task restarts after a panic.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
-/// For threads that are still at work when everything else has ended.
+/// For blocking threads to end after the server has stopped.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
-/// What a process that was told twice to stop ends with.
-const EXIT_IMPATIENT: i32 = 1;
+/// The exit code after a second signal.
+const EXIT_INTERRUPTED: i32 = 1;
 
 /// Serve the shop's API
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With no option at all it serves the embedded engine from ./data on 127.0.0.1:8080. One line with the address appears on \
-standard output once requests are accepted; logs go to standard error. SIGTERM or Ctrl-C finishes what is under way and \
+Without options it serves the embedded engine from ./data on 127.0.0.1:8080. One line with the address appears on \
+standard output once requests are accepted; logs go to standard error. SIGTERM or Ctrl-C finishes the requests in flight and \
 exits; a second one exits at once, and no acknowledged write is lost either way.
 
 Examples:
@@ -38,11 +38,11 @@ Examples:
   mw serve --store cassandra --apply-schema
   MW_LOG__FILTER=debug mw serve")]
 pub(crate) struct Args {
-    /// Fill an empty store with a sample catalogue; a store with something in it stays as it is
+    /// Fill an empty store with a sample catalogue; a store with data stays unchanged
     #[arg(long)]
     demo: bool,
 
-    /// Bring the schema of a cluster up to date first, as `mw schema apply` does; the embedded engine needs no such thing
+    /// Apply the schema of a cluster first, as `mw schema apply` does; the embedded engine has no schema
     #[arg(long)]
     apply_schema: bool,
 
@@ -51,13 +51,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let config = Config::load(&args.server.sources())?;
+    let mut config = Config::load(&args.server.sources())?;
     config.check_files()?;
     terminal::log(&config.log);
-    raise_open_files();
+    open_files::raise_limit();
+    trace(&mut config)?;
     let runtime = runtime::serving(config.workers)?;
     let served = runtime.block_on(async {
-        // Watched from the start, so that a signal while the store is being opened or filled is not lost.
+        // Installed first, so that a signal while the store is being opened or filled is not lost.
         let mut signals = Stop::watch()?;
         let Some(storage) = open(args, &config, &mut signals).await? else { return Ok(()) };
         let served = serve(args, config, &storage, signals).await;
@@ -68,23 +69,32 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     served
 }
 
-/// The store, or nothing where somebody asked to stop before it was open: a cluster may let us wait.
+/// Lets the engine and the server write their trace, where one is configured.
+fn trace(config: &mut Config) -> Result<()> {
+    if let (Some(path), Engine::Cassandra) = (&config.trace, config.engine) {
+        let trace = TraceFile::create(path)?;
+        config.server.request_observer = Some(Arc::clone(&trace) as _);
+        config.cassandra.trace = Some(trace);
+    }
+    Ok(())
+}
+
+/// The store, or `None` where a signal arrived before it was open: connecting to a cluster may take long.
 async fn open(args: &Args, config: &Config, signals: &mut Stop) -> Result<Option<Storage>> {
     let opening = async {
         if args.apply_schema { Storage::open_with_schema(config).await } else { Storage::open(config).await }
     };
     tokio::select! {
         storage = opening => storage.map(Some),
-        () = signals.asked() => Ok(None),
+        () = signals.received() => Ok(None),
     }
 }
 
 async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop) -> Result<()> {
-    let store = storage.shared();
-    let shop = Shop::new(Arc::clone(&store), Arc::new(SystemClock), config.shop);
+    let shop = Shop::new(storage.shared(), Arc::new(SystemClock), config.shop);
     if args.demo {
-        let filled = demo::fill(&*store, shop.now()).await?;
-        terminal::note(&told(&filled));
+        let filled = demo::fill(&shop).await?;
+        terminal::note(&message(&filled));
     }
     let api = Api::new(shop.clone(), &config.server, &config.tokens, Registry::new())
         .context("register metrics")?;
@@ -92,38 +102,36 @@ async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop
     let server = Server::bind(config.listen, config.server, api).await?;
     let expiry = tokio::spawn(expire(shop));
     terminal::print(&format!("mw is serving {scheme}://{} ({})\n", server.address(), storage.described()))?;
-    server.run(signals.asked()).await;
+    server.run(signals.received()).await;
     expiry.abort();
     tracing::info!("stopped serving");
     Ok(())
 }
 
-fn told(filled: &Filled) -> String {
+fn message(filled: &Filled) -> String {
     match filled {
         Filled::Products(count) => {
             format!("filled the empty store with a sample catalogue of {count} products")
         }
-        Filled::Already => "the sample catalogue is there already".to_owned(),
-        Filled::NotEmpty => {
-            "the store is not empty: serving it as it is, without a sample catalogue".to_owned()
-        }
+        Filled::Already => "the store already has the sample catalogue".to_owned(),
+        Filled::NotEmpty => "the store is not empty: not adding the sample catalogue".to_owned(),
     }
 }
 
-/// Holds must end and unpaid orders be cancelled as long as anything is served, whatever one round of it meets.
+/// Expires reservations and cancels unpaid orders while the server runs; a panic restarts the task.
 async fn expire(shop: Shop) {
     loop {
         let shop = shop.clone();
-        // A set, so that what it runs ends together with this task.
+        // A set, so that the inner task is aborted together with this one.
         let mut rounds = JoinSet::new();
         rounds.spawn(async move { shop.expire_forever().await });
         let ended = rounds.join_next().await;
-        tracing::error!(?ended, "settle what has expired: starting over");
+        tracing::error!(?ended, "expire reservations and unpaid orders: restarting the task");
         tokio::time::sleep(EXPIRY_PAUSE).await;
     }
 }
 
-/// The wish to stop: the first signal asks for it, the second one does not wait for anything.
+/// Shutdown signals: the first begins a graceful shutdown, the second exits at once.
 struct Stop(oneshot::Receiver<()>);
 
 impl Stop {
@@ -131,18 +139,18 @@ impl Stop {
         let watch = |kind| signal(kind).context("watch for signals");
         let mut terminate = watch(SignalKind::terminate())?;
         let mut interrupt = watch(SignalKind::interrupt())?;
-        let (ask, asked) = oneshot::channel();
+        let (sender, received) = oneshot::channel();
         tokio::spawn(async move {
             either(&mut terminate, &mut interrupt).await;
-            tracing::info!("stopping: finishing what is under way; signal again to stop at once");
-            let _ = ask.send(());
+            tracing::info!("stopping: finishing requests in flight; signal again to exit at once");
+            let _ = sender.send(());
             either(&mut terminate, &mut interrupt).await;
-            std::process::exit(EXIT_IMPATIENT);
+            std::process::exit(EXIT_INTERRUPTED);
         });
-        Ok(Self(asked))
+        Ok(Self(received))
     }
 
-    async fn asked(&mut self) {
+    async fn received(&mut self) {
         let _ = (&mut self.0).await;
     }
 }
@@ -151,14 +159,5 @@ async fn either(one: &mut Signal, other: &mut Signal) {
     tokio::select! {
         _ = one.recv() => {}
         _ = other.recv() => {}
-    }
-}
-
-/// Every connection and every table file is an open file, and the usual soft limit is low for historical reasons only.
-fn raise_open_files() {
-    let files = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: files.maximum, maximum: files.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "raise the limit of open files");
     }
 }

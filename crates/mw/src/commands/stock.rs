@@ -1,4 +1,4 @@
-//! `mw stock audit`: proves the stock figures from the ledger.
+//! `mw stock audit`: recomputes the stock levels from the ledger.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, Progress};
 
-/// Look after the stock
+/// Check the stock
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,10 +21,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Recompute every figure from the ledger and the open holds, and report what does not add up
+    /// Recompute every stock level from the ledger and the open holds, and report drift
     #[command(after_help = "\
-Exit code 0: every figure is explained. Exit code 1: there is drift, each listed, or the audit could not be made. The \
-server must not be running on the same data directory; on a cluster the shop may go on selling.
+Exit code 0: no drift. Exit code 1: drift, each listed, or the audit failed. The \
+server must not be running on the same data directory; on a cluster the shop may stay online.
 
 Examples:
   mw stock audit
@@ -42,11 +42,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     terminal::log(&config.log);
     let audit = runtime::single()?.block_on(async {
         let storage = Storage::open_existing(&config).await?;
-        let progress = Progress::endless("auditing figures");
+        let progress = Progress::endless("auditing stock levels");
         let seen = AtomicU64::new(0);
-        // Told from whichever thread is at work; the bar only ever grows.
-        let told = |figures| progress.at(seen.fetch_max(figures, Ordering::Relaxed).max(figures));
-        let audit = storage.shared().audit(&told).await.context("audit the stock");
+        // Called from several threads; the position only grows.
+        let message = |figures| progress.at(seen.fetch_max(figures, Ordering::Relaxed).max(figures));
+        let audit = storage.shared().audit(&message).await.context("audit the stock");
         drop(progress);
         storage.close().await;
         audit
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn report(audit: &Audit) -> String {
     let verdict = match audit.drifts.len() {
         0 => "no drift".to_owned(),
-        1 => "1 figure drifted".to_owned(),
-        count => format!("{count} figures drifted"),
+        1 => "1 stock level drifted".to_owned(),
+        count => format!("{count} stock levels drifted"),
     };
     let mut text =
-        format!("audited {} stock figures against {} movements: {verdict}\n", audit.figures, audit.movements);
+        format!("audited {} stock levels against {} movements: {verdict}\n", audit.levels, audit.movements);
     for drift in &audit.drifts {
         text.push_str(&line(drift));
     }
@@ -71,7 +71,7 @@ fn report(audit: &Audit) -> String {
 
 fn line(drift: &Drift) -> String {
     format!(
-        "  {} in {}: recorded on_hand {} and reserved {}; the ledger says {} and {}; open holds have {}\n",
+        "  {} in {}: recorded on_hand {} and reserved {}; the ledger has {} and {}; open holds have {}\n",
         drift.product_id,
         drift.geo_zone,
         drift.recorded.on_hand,
@@ -89,9 +89,9 @@ mod tests {
     use mw_domain::{GeoZone, Level, ProductId};
 
     #[test]
-    fn a_report_names_every_figure_that_drifted() {
-        let mut audit = Audit { figures: 7, movements: 20, drifts: Vec::new() };
-        assert_eq!(report(&audit), "audited 7 stock figures against 20 movements: no drift\n");
+    fn a_report_names_every_level_that_drifted() {
+        let mut audit = Audit { levels: 7, movements: 20, drifts: Vec::new() };
+        assert_eq!(report(&audit), "audited 7 stock levels against 20 movements: no drift\n");
         audit.drifts.push(Drift {
             product_id: ProductId::parse("p-1").unwrap(),
             geo_zone: GeoZone::parse("spb").unwrap(),
@@ -101,8 +101,8 @@ mod tests {
         });
         assert_eq!(
             report(&audit),
-            "audited 7 stock figures against 20 movements: 1 figure drifted\n  \
-             p-1 in spb: recorded on_hand 5 and reserved 1; the ledger says 4 and 1; open holds have 1\n"
+            "audited 7 stock levels against 20 movements: 1 stock level drifted\n  \
+             p-1 in spb: recorded on_hand 5 and reserved 1; the ledger has 4 and 1; open holds have 1\n"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! `[store.cassandra]`: where the cluster is, how many copies there are, and the policy of its tables, checked as far as that
-//! goes without the cluster.
+//! `[store.cassandra]`: the address of the cluster, the replication factors, and the policy of its tables, checked as far
+//! as possible without the cluster.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::error::{ConfigError, Origin, Problem};
 use super::kind;
 use super::layers::{Setting, Settings};
 
-/// What stands for every class that has no factors of its own.
+/// The name for all classes without factors of their own.
 const DEFAULT_CLASS: &str = "default";
 /// The longest keyspace name of Cassandra is 48, and a class adds up to eight.
 const KEYSPACE_CHARS_MAX: usize = 40;
@@ -29,8 +29,8 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
         auto_repair: settings.read("store.cassandra.auto_repair", kind::flag)?,
         request_timeout: settings.read("store.cassandra.request_timeout", kind::time)?,
         max_clock_skew: settings.read("store.cassandra.max_clock_skew", kind::time)?,
-        keep_cards: settings.read("store.cassandra.keep_cards", kind::time)?,
-        card_memory: settings.read("store.cassandra.card_memory", kind::size)?,
+        product_cache_ttl: settings.read("store.cassandra.product_cache_ttl", kind::time)?,
+        product_cache_size: settings.read("store.cassandra.product_cache_size", kind::size)?,
         ..Options::new(points.into_iter().map(str::to_owned).collect(), local_dc)
     };
     replication(settings, &mut options.replication)?;
@@ -39,7 +39,7 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
     Ok(options)
 }
 
-/// The line to change: of settings that do not go together one that was set, or else the first.
+/// The line to change: of conflicting settings one that was set, or else the first.
 fn blame(settings: &Settings, keys: &[String], what: String) -> Problem {
     let set = keys.iter().find_map(|key| settings.get(key).map(|setting| (key, &setting.origin)));
     match set {
@@ -175,8 +175,8 @@ mod tests {
     }
 
     fn refused(sets: &[&str]) -> String {
-        let said = load(sets).expect_err("the configuration must be refused");
-        said.replace("read the configuration: ", "")
+        let message = load(sets).expect_err("the configuration must be refused");
+        message.replace("read the configuration: ", "")
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_set_by_class_and_for_all_the_others_at_once() {
+    fn replication_factors_are_set_by_class_and_by_default() {
         let options = load(&[
             "store.cassandra.local_dc=msk",
             "store.cassandra.replication.default.msk=2",
@@ -198,9 +198,9 @@ mod tests {
         };
         assert_eq!(of(Class::Core), [("msk".to_owned(), 3), ("spb".to_owned(), 3)]);
         assert_eq!(of(Class::History), [("msk".to_owned(), 2)]);
-        let said = refused(&["store.cassandra.replication.orders.dc1=3"]);
+        let message = refused(&["store.cassandra.replication.orders.dc1=3"]);
         assert_eq!(
-            said,
+            message,
             "--set: store.cassandra.replication.orders.dc1: there is no class \"orders\"; there are core, carts, catalog, \
              history, and default for those not named"
         );
@@ -217,11 +217,11 @@ mod tests {
         assert_eq!(options.policy.of(Table::Stock).gc_grace, Duration::from_hours(5 * 24));
         assert_eq!(
             refused(&["store.cassandra.policy.stok.read=ONE"]),
-            "--set: store.cassandra.policy.stok.read: there is no table \"stok\"; `mw policy` lists those there are"
+            "--set: store.cassandra.policy.stok.read: there is no table \"stok\"; `mw policy` lists the tables"
         );
         assert!(
             refused(&["store.cassandra.policy.stock.reed=ONE"])
-                .contains("a table has no \"reed\"; it has write, ")
+                .contains("there is no policy setting \"reed\"; a table has write, ")
         );
         assert!(
             refused(&["store.cassandra.policy.stock.ttl=7"]).contains("expected a whole number with a unit")
@@ -229,38 +229,44 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_kept_for_less_than_the_showcase_may_lag() {
-        let kept =
-            |text: &str| load(&[&format!("store.cassandra.keep_cards={text}")]).map(|it| it.keep_cards);
+    fn the_product_cache_ttl_is_below_the_stale_read_bound() {
+        let kept = |text: &str| {
+            load(&[&format!("store.cassandra.product_cache_ttl={text}")]).map(|it| it.product_cache_ttl)
+        };
         assert_eq!(kept("0s"), Ok(Duration::ZERO));
         assert_eq!(kept("20s"), Ok(Duration::from_secs(20)));
-        let said = kept("21s").unwrap_err();
-        assert!(said.contains("store.cassandra.keep_cards: 21s is out of range: it is 0ms to 20s"), "{said}");
+        let message = kept("21s").unwrap_err();
+        assert!(
+            message.contains("store.cassandra.product_cache_ttl: 21s is out of range: it is 0ms to 20s"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn an_unsafe_policy_names_the_line_that_made_it_so() {
+    fn an_unsafe_policy_names_the_line_to_change() {
         assert_eq!(
             refused(&["store.cassandra.policy.orders_by_day.write=ONE"]),
-            "--set: store.cassandra.policy.orders_by_day.write: what is written at ONE need not be seen at LOCAL_QUORUM (3 \
-             copies), and this table must be read back: use LOCAL_QUORUM for both"
+            "--set: store.cassandra.policy.orders_by_day.write: a read at LOCAL_QUORUM may miss a write acknowledged at ONE \
+             (replication factor 3), and this table must be read back: use LOCAL_QUORUM for both"
         );
-        let said = refused(&["store.cassandra.policy.stock.repair=7d"]);
+        let message = refused(&["store.cassandra.policy.stock.repair=7d"]);
         assert!(
-            said.starts_with("--set: store.cassandra.policy.stock.repair: deletions are forgotten after 2d"),
-            "{said}"
-        );
-        let said = refused(&["store.cassandra.replication.default.dc2=3"]);
-        assert!(
-            said.contains(
-                "default: store.cassandra.replication.core.dc1: order_by_id is used at LOCAL_QUORUM"
+            message.starts_with(
+                "--set: store.cassandra.policy.stock.repair: gc_grace 2d is below the repair interval 7d"
             ),
-            "{said}"
+            "{message}"
+        );
+        let message = refused(&["store.cassandra.replication.default.dc2=3"]);
+        assert!(
+            message.contains(
+                "default: store.cassandra.replication.core.dc1: order_by_id is used at consistency level LOCAL_QUORUM"
+            ),
+            "{message}"
         );
     }
 
     #[test]
-    fn what_goes_together_is_given_together() {
+    fn incomplete_groups_of_settings_are_refused() {
         assert_eq!(
             refused(&["store.cassandra.username=mw"]),
             "--set: store.cassandra.username: is set without store.cassandra.password"
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_such_as_cassandra_takes() {
+    fn names_are_valid_in_cassandra() {
         for bad in ["Shop", "1shop", "shop-1", "a'b", &"a".repeat(41)] {
             assert!(
                 refused(&[&format!("store.cassandra.keyspace={bad}")]).contains("is not a keyspace"),

@@ -1,11 +1,11 @@
-//! What is wrong with a configuration, said so that the person who wrote it knows where to look and what to change.
+//! Errors of a configuration: each names the origin, the key and what to change.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a value was given.
+/// The origin of a value.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
     Default,
@@ -23,7 +23,7 @@ pub(crate) struct FileLines {
 }
 
 impl Origin {
-    /// Where exactly the key was given.
+    /// The exact origin of the key.
     pub(crate) fn of(&self, key: &str) -> String {
         match self {
             Self::Default => "default".to_owned(),
@@ -38,10 +38,10 @@ impl Origin {
     }
 }
 
-/// One thing to change.
+/// One error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// `mw.toml:3`, `environment variable MW_…`, `--set`; empty where no place is to blame.
+    /// `mw.toml:3`, `environment variable MW_…`, `--set`; empty where there is none.
     pub(crate) place: String,
     /// The full key; empty where the text could not be read at all.
     pub(crate) key: String,
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration; at least one thing.
+/// All errors of a configuration, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
 

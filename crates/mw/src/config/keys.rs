@@ -1,4 +1,4 @@
-//! Every key there is, in the order `mw config` shows them. A key that is not here is an error.
+//! All keys, in the order of `mw config`. Any other key is an error.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// What waits on a person or a network.
+/// Bounds of timeouts of clients and networks.
 const TIMEOUT: Kind = Kind::Time { min: Duration::from_millis(100), max: Duration::from_hours(1) };
-/// What lives on the shop's own scale.
+/// Bounds of lifetimes of carts, sessions and orders.
 const LIFETIME: Kind = Kind::Time { min: Duration::from_secs(1), max: Duration::from_hours(10 * 365 * 24) };
-/// The showcase may lag by half a minute; part of that belongs to copies that were away.
-const CARDS_KEPT_MAX: Duration = Duration::from_secs(20);
+/// A stale read may be 30 s old; the rest of that is for replicas that were down.
+const PRODUCT_CACHE_TTL_MAX: Duration = Duration::from_secs(20);
 
 const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
@@ -73,7 +73,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.engine", Kind::OneOf(&["embedded", "cassandra"])),
     key("store.embedded.path", Kind::Text),
     key("store.embedded.block_cache", size(MIB, TIB)),
-    key("store.embedded.shelf", size(MIB, TIB)),
+    key("store.embedded.cache", size(MIB, TIB)),
     key("store.embedded.memtable", size(MIB, GIB)),
     key("store.embedded.min_free_space", size(0, TIB)),
     key("store.embedded.write_queue", count(1, 1_000_000)),
@@ -82,9 +82,10 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.cassandra.keyspace", Kind::Text),
     key("store.cassandra.request_timeout", TIMEOUT),
     key("store.cassandra.max_clock_skew", TIMEOUT),
-    key("store.cassandra.keep_cards", Kind::Time { min: Duration::ZERO, max: CARDS_KEPT_MAX }),
-    key("store.cassandra.card_memory", size(MIB, TIB)),
+    key("store.cassandra.product_cache_ttl", Kind::Time { min: Duration::ZERO, max: PRODUCT_CACHE_TTL_MAX }),
+    key("store.cassandra.product_cache_size", size(MIB, TIB)),
     key("store.cassandra.auto_repair", Kind::Flag),
+    optional("store.cassandra.trace", Kind::Text),
     optional("store.cassandra.username", Kind::Text),
     secret("store.cassandra.password"),
     optional("store.cassandra.tls.ca", Kind::Text),
@@ -100,21 +101,21 @@ pub(crate) const KEYS: &[Key] = &[
     optional("tokens", Kind::Tokens),
 ];
 
-pub(crate) enum Place {
+pub(crate) enum Match {
     Key(&'static Key),
-    /// Keys are below it.
+    /// A table of keys.
     Table,
     Unknown,
 }
 
-pub(crate) fn find(path: &str) -> Place {
+pub(crate) fn find(path: &str) -> Match {
     if let Some(key) = KEYS.iter().find(|key| matches(key.path, path)) {
-        return Place::Key(key);
+        return Match::Key(key);
     }
     if KEYS.iter().any(|key| is_above(path, key.path)) {
-        return Place::Table;
+        return Match::Table;
     }
-    Place::Unknown
+    Match::Unknown
 }
 
 fn matches(pattern: &str, path: &str) -> bool {
@@ -134,10 +135,10 @@ fn is_above(table: &str, pattern: &str) -> bool {
     ends.nth(depth - 1).and_then(|end| pattern.get(..end)).is_some_and(|above| matches(above, table))
 }
 
-/// Least likeness (0 to 1) for one key to be offered in place of another.
+/// Minimum similarity (0 to 1) for a suggested key.
 const LIKENESS_MIN: f64 = 0.85;
 
-/// The key that was probably meant.
+/// The most similar key.
 pub(crate) fn similar(path: &str) -> Option<&'static str> {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
     let score = |key: &Key| {
@@ -157,20 +158,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_tables_and_the_unknown_are_told_apart() {
-        assert!(matches!(find("server.listen"), Place::Key(_)));
-        assert!(matches!(find("store.cassandra.replication.core.dc1"), Place::Key(_)));
+    fn keys_tables_and_unknown_paths_are_distinguished() {
+        assert!(matches!(find("server.listen"), Match::Key(_)));
+        assert!(matches!(find("store.cassandra.replication.core.dc1"), Match::Key(_)));
         for table in ["server", "server.tls", "store.cassandra.replication", "store.cassandra.policy.orders"]
         {
-            assert!(matches!(find(table), Place::Table), "{table}");
+            assert!(matches!(find(table), Match::Table), "{table}");
         }
         for unknown in ["", "serve", "server.", "server.listen.port", "server.tls.key.x", "a.b.c.d.e"] {
-            assert!(matches!(find(unknown), Place::Unknown), "{unknown}");
+            assert!(matches!(find(unknown), Match::Unknown), "{unknown}");
         }
     }
 
     #[test]
-    fn a_slip_is_met_with_the_key_that_was_meant() {
+    fn a_misspelt_key_gets_a_suggestion() {
         assert_eq!(similar("server.listn"), Some("server.listen"));
         assert_eq!(similar("order.payment_window"), Some("orders.payment_window"));
         assert_eq!(similar("payment_window"), Some("orders.payment_window"));

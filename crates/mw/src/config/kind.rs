@@ -1,4 +1,4 @@
-//! What a value may be: how each kind is read from TOML and what it says of a value it cannot take.
+//! Kinds of values: how each is read from TOML, and its error message.
 //!
 //! The text of an error completes `orders.payment_window: …`.
 
@@ -68,7 +68,7 @@ impl Kind {
             Self::Size { min, max } => between(size(value)?, min, max, show_size),
             Self::Texts => texts(value).map(drop),
             Self::Flag => flag(value).map(drop),
-            // What was found is not repeated here: it may hold a secret.
+            // The value is not repeated in the error: it may hold a secret.
             Self::Tokens => match value {
                 Value::Array(_) => Ok(()),
                 _ => {
@@ -188,15 +188,15 @@ fn measured(value: &Value, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 fn show_time(time: Duration) -> String {
-    shown(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), &TIME_UNITS)
+    in_largest_unit(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), &TIME_UNITS)
 }
 
 fn show_size(bytes: u64) -> String {
-    shown(bytes, &SIZE_UNITS)
+    in_largest_unit(bytes, &SIZE_UNITS)
 }
 
-/// In the largest unit that leaves a whole number; the units end with one of 1.
-fn shown(amount: u64, units: &[(&str, u64)]) -> String {
+/// In the largest unit that gives a whole number; the last unit is 1.
+fn in_largest_unit(amount: u64, units: &[(&str, u64)]) -> String {
     units
         .iter()
         .find(|(_, each)| amount != 0 && amount.is_multiple_of(*each))
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_told_in_the_unit_of_the_kind() {
+    fn bounds_are_reported_in_the_unit_of_the_kind() {
         let ttl = Kind::Seconds { min: 1, max: 86_400 };
         let of = |text| ttl.check(&string(text)).unwrap_err();
         assert_eq!(of("0s"), "0ms is out of range: it is 1s to 1d");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_say_what_they_expect() {
+    fn other_kinds_report_what_they_expect() {
         assert_eq!(
             one_of(&string("rocks"), &["embedded", "cassandra"]).unwrap_err(),
             "expected \"embedded\" or \"cassandra\", found \"rocks\""

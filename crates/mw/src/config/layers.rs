@@ -1,4 +1,4 @@
-//! Puts the layers of a configuration on top of one another and remembers where each value came from.
+//! Merges the layers of a configuration and keeps the origin of each value.
 //!
 //! Each layer is checked by itself, so a bad value is an error even where a higher layer hides it.
 
@@ -11,7 +11,7 @@ use toml::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, FileLines, Origin, Problem};
-use super::keys::{self, Key, Place, Presence};
+use super::keys::{self, Key, Match, Presence};
 
 const DEFAULT: &str = include_str!("../../../../config/default.toml");
 
@@ -19,7 +19,7 @@ const PREFIX: &str = "MW_";
 /// Read by the tests of this project, not by the service.
 const IGNORED: &[&str] = &["MW_TEST_CASSANDRA", "MW_TEST_ENGINE", "MW_TEST_LONG", "MW_SEED", "MW_BLESS"];
 
-/// Everything a configuration is made of beside the defaults.
+/// All layers above the defaults.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(crate) file: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) struct Sources {
     pub(crate) sets: Vec<String>,
 }
 
-/// An option of the command line that stands for a key.
+/// A command line option that sets a key.
 #[derive(Debug)]
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
@@ -47,7 +47,7 @@ pub(crate) struct Setting {
 pub(crate) struct Settings(BTreeMap<String, Setting>);
 
 impl Settings {
-    pub(crate) fn gather(sources: &Sources) -> Result<Self, ConfigError> {
+    pub(crate) fn merge(sources: &Sources) -> Result<Self, ConfigError> {
         let mut layers = Layers::default();
         layers.file(DEFAULT, Path::new("config/default.toml"), |_| Origin::Default);
         if let Some(path) = &sources.file {
@@ -76,11 +76,11 @@ impl Settings {
         self.0.get(key)
     }
 
-    /// The keys that have a value and are like this one, which may have `*` in it.
+    /// The keys with a value that match this one, which may have `*` in it.
     pub(crate) fn like(&self, key: &Key) -> impl Iterator<Item = (&str, &Setting)> {
         let wanted = key.path;
         self.0.iter().filter_map(move |(path, setting)| {
-            let same = matches!(keys::find(path), Place::Key(found) if found.path == wanted);
+            let same = matches!(keys::find(path), Match::Key(found) if found.path == wanted);
             same.then_some((path.as_str(), setting))
         })
     }
@@ -178,7 +178,7 @@ impl Layers {
 
     fn put(&mut self, path: &str, value: Value, origin: &Origin) {
         let what = match keys::find(path) {
-            Place::Key(key) => match key.kind.check(&value) {
+            Match::Key(key) => match key.kind.check(&value) {
                 Ok(()) => {
                     let origin = origin.clone();
                     self.settings.0.insert(path.to_owned(), Setting { value, origin });
@@ -187,7 +187,7 @@ impl Layers {
                 Err(_) if key.presence == Presence::Secret => "expected text in quotes".to_owned(),
                 Err(what) => what,
             },
-            Place::Table => match value {
+            Match::Table => match value {
                 Value::Table(values) => {
                     for (name, value) in values {
                         self.put(&format!("{path}.{name}"), value, origin);
@@ -196,7 +196,7 @@ impl Layers {
                 }
                 _ => format!("is a table of keys, not a key: {}", below(path)),
             },
-            Place::Unknown => match keys::similar(path) {
+            Match::Unknown => match keys::similar(path) {
                 Some(meant) => format!("unknown key; did you mean {meant}?"),
                 None => "unknown key; `mw config` lists all there are".to_owned(),
             },
@@ -205,10 +205,10 @@ impl Layers {
     }
 }
 
-/// The value as TOML, or else as the bare text it is.
+/// The value as TOML, or else as text.
 fn loose(path: &str, text: &str) -> Value {
     let bare = || Value::String(text.to_owned());
-    let wants_text = matches!(keys::find(path), Place::Key(key) if key.kind.is_text());
+    let wants_text = matches!(keys::find(path), Match::Key(key) if key.kind.is_text());
     match text.parse::<Value>() {
         Ok(value) if wants_text && !value.is_str() => bare(),
         Ok(value) => value,

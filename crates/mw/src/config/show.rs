@@ -7,7 +7,7 @@ use super::kind::Kind;
 use super::layers::{Setting, Settings};
 use super::tokens::MASK;
 
-/// Origins stand in one column where the values are not too long for it.
+/// Origins are in one column where the values are not too long.
 const ORIGIN_COLUMN: usize = 44;
 
 pub(crate) fn show(settings: &Settings) -> String {
@@ -39,7 +39,7 @@ pub(crate) fn show(settings: &Settings) -> String {
     lines.join("\n")
 }
 
-/// Writes the header of the key's table where it is not the one being written; answers the key's own name.
+/// Writes the header of the key's table at its first key; returns the key's own name.
 fn open_table<'a>(path: &'a str, table: &mut String, lines: &mut Vec<String>) -> &'a str {
     let (above, name) = path.rsplit_once('.').unwrap_or(("", path));
     if above != table {
@@ -64,7 +64,7 @@ fn with_origin(line: &str, origin: &str) -> String {
 fn tokens(setting: Option<&Setting>, lines: &mut Vec<String>) {
     let tables = setting.and_then(|setting| setting.value.as_array());
     let Some((setting, tables)) = setting.zip(tables).filter(|(_, tables)| !tables.is_empty()) else {
-        lines.push("\n# No [[tokens]]: everybody who reaches the server may do everything.".to_owned());
+        lines.push("\n# No [[tokens]]: every client has all rights.".to_owned());
         return;
     };
     for (at, token) in tables.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::keys::{KEYS, Place, Presence};
+use super::keys::{KEYS, Match, Presence};
 use super::layers::Flag;
 use super::{Config, ConfigError, Engine, Settings, Sources, keys, show};
 
@@ -48,7 +48,7 @@ fn problem(sources: &Sources) -> String {
 
 #[test]
 fn the_default_file_has_every_key_and_is_what_the_server_would_choose() {
-    let settings = Settings::gather(&Sources::default()).unwrap();
+    let settings = Settings::merge(&Sources::default()).unwrap();
     for key in KEYS {
         let name = key.path.rsplit('.').find(|name| *name != "*").unwrap();
         assert_eq!(settings.get(key.path).is_some(), key.presence == Presence::Always, "{}", key.path);
@@ -62,7 +62,7 @@ fn the_default_file_has_every_key_and_is_what_the_server_would_choose() {
     assert_eq!(config.shop.reservation_ttl_seconds, 900);
     let engine = mw_store_embedded::Options::new("./data", config.currency());
     assert_eq!(config.embedded.block_cache_bytes, engine.block_cache_bytes);
-    assert_eq!(config.embedded.shelf_bytes, engine.shelf_bytes);
+    assert_eq!(config.embedded.cache_bytes, engine.cache_bytes);
     assert_eq!(config.embedded.memtable_bytes, engine.memtable_bytes);
     assert_eq!(config.embedded.min_free_bytes, engine.min_free_bytes);
     assert_eq!(config.embedded.write_queue, engine.write_queue);
@@ -107,7 +107,7 @@ fn values_are_toml_or_bare_words() {
 }
 
 #[test]
-fn the_environment_takes_arrays_and_leaves_the_tests_own_names_alone() {
+fn the_environment_takes_arrays_and_ignores_variables_of_tests() {
     let tokens = format!("[{{role = \"operator\", token = \"{TOKEN}\", rate_limit = 5}}]");
     let config = Config::load(&environment(&[
         ("MW_TOKENS", &tokens),
@@ -123,7 +123,7 @@ fn the_environment_takes_arrays_and_leaves_the_tests_own_names_alone() {
 }
 
 #[test]
-fn unknown_keys_name_their_place_and_what_was_meant() {
+fn unknown_keys_name_their_origin_and_a_similar_key() {
     let (_folder, sources) = file("[server]\n\nlistn = \"x\"\n[sever]\na = 1\n");
     assert_eq!(
         problems(&sources),
@@ -144,7 +144,7 @@ fn unknown_keys_name_their_place_and_what_was_meant() {
 }
 
 #[test]
-fn bad_values_name_their_key_and_place() {
+fn bad_values_name_their_key_and_origin() {
     let (_folder, sources) = file("[carts]\nuser_ttl = 30\n");
     assert_eq!(
         problem(&sources),
@@ -180,19 +180,19 @@ fn a_bad_value_is_an_error_even_where_a_higher_layer_hides_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_why() {
+fn an_unreadable_file_is_refused_with_the_reason() {
     let missing = Sources { file: Some("/no/such/mw.toml".into()), ..Sources::default() };
     assert_eq!(problem(&missing), "mw.toml: read the file: No such file or directory (os error 2)");
     let (_folder, sources) = file("[server]\nlisten = \n");
-    let said = problem(&sources);
-    assert!(said.starts_with("mw.toml:2: not TOML: "), "{said}");
+    let message = problem(&sources);
+    assert!(message.starts_with("mw.toml:2: not TOML: "), "{message}");
 }
 
 #[test]
 fn an_open_address_without_tokens_is_refused() {
-    let said = problem(&sets(&["server.listen=0.0.0.0:80"]));
-    assert!(said.contains("--set: server.listen: 0.0.0.0:80 can be reached"), "{said}");
-    assert!(said.contains("add [[tokens]]"), "{said}");
+    let message = problem(&sets(&["server.listen=0.0.0.0:80"]));
+    assert!(message.contains("--set: server.listen: 0.0.0.0:80 can be reached"), "{message}");
+    assert!(message.contains("add [[tokens]]"), "{message}");
     let token = format!("tokens=[{{role=\"storefront\",token=\"{TOKEN}\"}}]");
     assert!(Config::load(&sets(&["server.listen=0.0.0.0:80", &token])).is_ok());
     assert!(Config::load(&sets(&["server.listen=[::1]:80"])).is_ok());
@@ -252,17 +252,18 @@ fn one_file_serves_both_engines() {
     let (_folder, wrong) =
         file("[store.cassandra.policy.stock]\nwrite = \"LOCAL_QUORUM\"\nserial = \"SERIAL\"\n");
     assert!(
-        problem(&wrong).starts_with("mw.toml:3: store.cassandra.policy.stock.serial: SERIAL decides"),
+        problem(&wrong)
+            .starts_with("mw.toml:3: store.cassandra.policy.stock.serial: LWTs at SERIAL are decided"),
         "{wrong:?}"
     );
 }
 
 #[test]
-fn what_is_shown_reads_back_as_the_same() {
+fn the_shown_configuration_reads_back_as_the_same() {
     let (_folder, mut sources) = file("[server]\nidle_timeout = \"90s\"\n");
     sources.sets = vec!["server.workers=3".to_owned(), "store.cassandra.replication.core.dc1=3".to_owned()];
     sources.environment = environment(&[("MW_ORDERS__PAYMENT_WINDOW", "5s")]).environment;
-    let shown = show(&Settings::gather(&sources).unwrap());
+    let shown = show(&Settings::merge(&sources).unwrap());
     let line = |start: &str| {
         let found = shown.lines().find(|line| line.starts_with(start));
         found.unwrap_or_else(|| panic!("{start} is not in\n{shown}"))
@@ -278,14 +279,14 @@ fn what_is_shown_reads_back_as_the_same() {
     assert_eq!(config.server.idle_timeout, Duration::from_secs(90));
     assert_eq!(config.shop.payment_window_ms, 5_000);
     assert_eq!(config.workers, Some(3));
-    let settings = Settings::gather(&read_back).unwrap();
+    let settings = Settings::merge(&read_back).unwrap();
     assert!(settings.get("store.cassandra.replication.core.dc1").is_some());
 }
 
 #[test]
 fn secrets_are_masked() {
     let tokens = format!("tokens=[{{role=\"storefront\",token=\"{TOKEN}\",rate_limit=9}}]");
-    let settings = Settings::gather(&sets(&[&tokens, "store.cassandra.password=hunter2"])).unwrap();
+    let settings = Settings::merge(&sets(&[&tokens, "store.cassandra.password=hunter2"])).unwrap();
     let shown = show(&settings);
     assert!(!shown.contains(TOKEN) && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("token = \"****\"") && shown.contains("rate_limit = 9"), "{shown}");
@@ -297,6 +298,6 @@ fn every_key_can_be_named_in_the_environment() {
     for key in KEYS.iter().filter(|key| !key.path.contains('*')) {
         let name = key.path.to_uppercase().replace('.', "__");
         let back = name.to_lowercase().replace("__", ".");
-        assert!(matches!(keys::find(&back), Place::Key(found) if found.path == key.path));
+        assert!(matches!(keys::find(&back), Match::Key(found) if found.path == key.path));
     }
 }

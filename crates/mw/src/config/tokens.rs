@@ -85,7 +85,7 @@ fn role(value: Option<&Value>) -> Result<Role, String> {
     text.parse().map_err(|_| "a role is storefront, backoffice or operator".to_owned())
 }
 
-/// Never repeats what it was given.
+/// The error never repeats the value.
 fn secret(value: &Value) -> Result<&str, String> {
     let text = value.as_str().ok_or("expected text in quotes")?;
     if text == MASK {

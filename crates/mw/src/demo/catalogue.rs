@@ -1,4 +1,4 @@
-//! Turns the families into cards with prices and stock. The same on every machine and at every start.
+//! Turns the families into products with prices and stock. The same on every machine and at every start.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Attributes, Category, GeoZone, Level, Money, Movement, Product, ProductId, Timestamp, ZoneStock,
 };
-use mw_store::records::Record;
+use mw_store::export::Record;
 use uuid::Uuid;
 
 use super::families::{FAMILIES, Family, Variant};
 
 const ZONES: [&str; 5] = ["moscow", "spb", "kazan", "novosibirsk", "ekaterinburg"];
-/// Of a hundred: zones that keep a product at all, and of those the ones that have run out of it.
+/// In percent: zones that stock a product, and of those the ones that are out of stock.
 const KEPT_PERCENT: u64 = 92;
 const SOLD_OUT_PERCENT: u64 = 6;
 const UNITS_MAX: u64 = 250;
@@ -32,9 +32,9 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 impl Item {
-    /// The card, and the figures of each zone with the movement that explains them.
+    /// The product, and the stock level of each zone with its ledger movement.
     pub(super) fn records(&self, now: Timestamp) -> Vec<Record> {
-        let card = Record::Product(Product {
+        let product = Record::Product(Product {
             product_id: self.product_id.clone(),
             name: self.name.clone(),
             category: self.category.clone(),
@@ -44,7 +44,7 @@ impl Item {
             created_at: now,
             updated_at: now,
         });
-        let figures = self.stock.iter().map(|(geo_zone, units)| Record::Stock {
+        let levels = self.stock.iter().map(|(geo_zone, units)| Record::Stock {
             stock: ZoneStock {
                 product_id: self.product_id.clone(),
                 geo_zone: geo_zone.clone(),
@@ -59,7 +59,7 @@ impl Item {
                 note: Some("sample stock".to_owned()),
             }],
         });
-        std::iter::once(card).chain(figures).collect()
+        std::iter::once(product).chain(levels).collect()
     }
 
     fn movement_id(&self, geo_zone: &GeoZone) -> Uuid {
@@ -82,13 +82,13 @@ fn family_items(family: &Family) -> Vec<Item> {
     items
 }
 
-/// Where a product stands in its family.
+/// The position of a product in its family.
 struct Rank {
     brand: usize,
     model: usize,
 }
 
-/// One value of each variant, with its place in the list.
+/// One value of each variant, with its index.
 type Choice = Vec<(&'static Variant, usize, &'static str)>;
 
 fn combinations(variants: &'static [Variant]) -> Vec<Choice> {
@@ -104,7 +104,7 @@ fn combinations(variants: &'static [Variant]) -> Vec<Choice> {
     })
 }
 
-/// `None` for a name that makes no id, which no family has.
+/// `None` for a name that is no valid id, which no family has.
 fn item(family: &Family, brand: &str, model: &str, rank: &Rank, choice: &Choice) -> Option<Item> {
     let values: Vec<&str> = choice.iter().map(|(_, _, value)| *value).collect();
     let name = format!("{} {brand} {model} {}", family.noun, values.join(" "));
@@ -152,7 +152,7 @@ fn stock(zone: &str, dice: &mut Dice) -> Option<(GeoZone, u64)> {
     is_kept.then_some((zone, if is_sold_out { 0 } else { units }))
 }
 
-/// Numbers that look random and are the same for the same text (`SplitMix64` over FNV-1a).
+/// Pseudo-random numbers, the same for the same text (`SplitMix64` over FNV-1a).
 struct Dice(u64);
 
 impl Dice {

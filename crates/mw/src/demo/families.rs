@@ -1,4 +1,4 @@
-//! What the sample shop sells: families of products that differ by brand, model and variant.
+//! The sample catalogue: families of products that differ by brand, model and variant.
 
 /// Products of one kind. Every brand has every model in every variant.
 pub(super) struct Family {

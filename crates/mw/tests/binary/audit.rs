@@ -4,11 +4,11 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::client::Call;
+use crate::export::{export, import_text};
 use crate::process::{Server, run};
-use crate::transfer::{export, import_text};
 
 #[test]
-fn a_whole_store_passes() {
+fn a_consistent_store_passes() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().to_str().unwrap();
     let server = Server::start(folder.path(), &["--demo"]);
@@ -45,11 +45,14 @@ fn drift_is_listed_and_ends_with_1() {
     assert_eq!(imported.code, Some(0), "{imported:?}");
     let audit = run(&["stock", "audit", "--data", bad.to_str().unwrap()]);
     assert_eq!(audit.code, Some(1), "{audit:?}");
-    assert!(audit.stdout.contains(": 1 figure drifted\n  phone-a01-0-1 in moscow: recorded"), "{audit:?}");
+    assert!(
+        audit.stdout.contains(": 1 stock level drifted\n  phone-a01-0-1 in moscow: recorded"),
+        "{audit:?}"
+    );
 }
 
 #[test]
-fn without_a_store_there_is_nothing_to_audit_and_nothing_is_made() {
+fn an_audit_without_a_store_fails_and_creates_nothing() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
     let audit = run(&["stock", "audit", "--data", data.to_str().unwrap()]);

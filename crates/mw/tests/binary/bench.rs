@@ -1,4 +1,4 @@
-//! `mw bench`: a server of its own and one that runs already, its files, its signals, its words.
+//! `mw bench`: with its own server and with a running one, its files, its signals, its messages.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -32,7 +32,7 @@ fn bench(arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn it_runs_on_a_server_of_its_own_and_writes_what_was_asked_for() {
+fn it_starts_its_own_server_and_writes_the_reports() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["a", "b"] {
@@ -47,13 +47,13 @@ fn it_runs_on_a_server_of_its_own_and_writes_what_was_asked_for() {
     }
     let ended = bench(&["compare", &path("a.json"), &path("b.json")]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stdout.contains("too short to tell"), "{ended:?}");
+    assert!(ended.stdout.contains("run too short"), "{ended:?}");
     let ended = bench(&["compare", &path("a.json"), &path("a.html")]);
-    assert!(ended.code == Some(1) && ended.stderr.contains("it is no JSON"), "{ended:?}");
+    assert!(ended.code == Some(1) && ended.stderr.contains("not JSON"), "{ended:?}");
 }
 
 #[test]
-fn it_loads_a_server_that_runs_already_and_leaves_it_running() {
+fn it_loads_a_running_server_and_leaves_it_running() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);
     let url = format!("http://{}", server.address);
@@ -80,36 +80,36 @@ fn a_signal_ends_the_run_early_with_a_report_and_no_server_left() {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("measuring")), "it tells what it does");
+    assert!(lines.any(|line| line.contains("measuring")), "it reports progress");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let mut told = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{told}");
-    assert!(told.contains("the run ended before its time") && told.contains("check passed"), "{told}");
+    let mut message = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{message}");
+    assert!(message.contains("the run ended early") && message.contains("check passed"), "{message}");
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_started() {
-    let told = |arguments: &[&str]| {
+fn mistakes_are_reported_before_a_server_is_started() {
+    let message = |arguments: &[&str]| {
         let ended = bench(arguments);
         assert_ne!(ended.code, Some(0), "{ended:?}");
         ended.stderr
     };
-    assert!(told(&["dya"]).contains("there is no workload `dya`: there are day, black-friday"));
-    assert!(told(&["day", "--rate", "fast"]).contains("a percentage like 80%, or max"));
-    assert!(told(&["day", "--skew", "9"]).contains("data.skew: expected 0 to 5"));
-    assert!(told(&["day", "--json", "/nowhere/a.json"]).contains("write /nowhere/a.json"));
-    assert!(told(&["day", "--url", "http://127.0.0.1:1"]).contains("is the server running?"));
+    assert!(message(&["dya"]).contains("find workload `dya`: there are day, black-friday"));
+    assert!(message(&["day", "--rate", "fast"]).contains("a percentage like 80%, or max"));
+    assert!(message(&["day", "--skew", "9"]).contains("data.skew: expected 0 to 5"));
+    assert!(message(&["day", "--json", "/nowhere/a.json"]).contains("write /nowhere/a.json"));
+    assert!(message(&["day", "--url", "http://127.0.0.1:1"]).contains("is the server running?"));
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("mine.toml");
     fs::write(&file, "about = 'x'\n[[flow]]\nshare = 1\ncalls = [{ name = 'a', request = 'GET /{x}' }]\n")
         .unwrap();
-    let said = told(&[file.to_str().unwrap()]);
-    assert!(said.contains("workload mine: line 4: request of `a`: there is no variable {x}"), "{said}");
+    let message = message(&[file.to_str().unwrap()]);
+    assert!(message.contains("workload mine: line 4: request of `a`: there is no variable {x}"), "{message}");
 }
 
 #[test]
-fn a_built_in_workload_can_be_taken_and_changed() {
+fn a_built_in_workload_can_be_printed_and_changed() {
     let ended = run(&["bench", "show", "day"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let folder = TempDir::new().unwrap();
@@ -117,5 +117,5 @@ fn a_built_in_workload_can_be_taken_and_changed() {
     fs::write(&file, ended.stdout.replace("orders = 2_000", "orders = 30")).unwrap();
     let ended = bench(&[file.to_str().unwrap()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stdout.starts_with("mine: as fast as answered"), "{ended:?}");
+    assert!(ended.stdout.starts_with("mine: closed loop"), "{ended:?}");
 }

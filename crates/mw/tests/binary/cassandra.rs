@@ -1,4 +1,4 @@
-//! The binary on a real cluster: its schema, its policy, serving, and the move between the engines.
+//! The binary on a real cluster: its schema, its policy, serving, and migration between the engines.
 
 use std::fs;
 use std::process::Command;
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::client::{Call, Client};
+use crate::export::{body, export, populate};
 use crate::process::{Ended, Server, mw, run};
-use crate::transfer::{body, export, populate};
 
-/// What an operator may change.
+/// A setting that an operator may change.
 const POLICY: &str = "store.cassandra.policy.stock.gc_grace=3d";
 
-/// A shop of this test's own on the shared cluster.
+/// A keyspace of this test on the shared cluster.
 pub(crate) struct Shop {
     keyspace: String,
     points: String,
@@ -61,7 +61,7 @@ impl Drop for Shop {
     }
 }
 
-/// The tables of a shop as they are, behind the binary's back.
+/// Direct access to the tables of a shop.
 pub(crate) struct Tables {
     runtime: Runtime,
     session: Session,
@@ -92,8 +92,8 @@ impl Tables {
 fn stock_up(client: &mut Client) {
     for product in ["phone-a01-0-1", "phone-a01-0-2", "phone-a01-0-3"] {
         let price = json!({"amount": "9990.00", "currency": "RUB"});
-        let card = json!({"name": product, "category": "phones", "price": price});
-        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(card));
+        let body = json!({"name": product, "category": "phones", "price": price});
+        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(body));
         for zone in ["moscow", "spb", "kazan"] {
             let path = format!("/v1/products/{product}/stock/{zone}");
             client.done(&Call::new("PUT", path).json(json!({"on_hand": 10})));
@@ -102,7 +102,7 @@ fn stock_up(client: &mut Client) {
 }
 
 #[test]
-fn a_shop_lives_on_a_cluster_and_moves_to_one_machine() {
+fn a_shop_runs_on_a_cluster_and_migrates_to_one_machine() {
     let shop = Shop::new("life");
     let refused = shop.serve(&[]).err().unwrap();
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -134,7 +134,7 @@ fn a_shop_lives_on_a_cluster_and_moves_to_one_machine() {
 }
 
 fn serves(shop: &Shop) {
-    // The schema is there already, so applying it again changes nothing.
+    // The schema exists, so applying it again changes nothing.
     let command = shop.command(&["serve", "--apply-schema", "--listen", "127.0.0.1:0"], &[POLICY]);
     let server = Server::spawn(command).unwrap_or_else(|ended| panic!("{ended:?}"));
     let named = format!("data centre dc1, keyspace {})", shop.keyspace);
@@ -148,7 +148,7 @@ fn serves(shop: &Shop) {
 
     let audit = shop.run(&["stock", "audit"], &[]);
     assert_eq!(audit.code, Some(0), "{audit:?}");
-    assert!(audit.stdout.starts_with("audited 9 stock figures against "), "{audit:?}");
+    assert!(audit.stdout.starts_with("audited 9 stock levels against "), "{audit:?}");
     let currency = shop.serve(&["shop.currency=EUR"]).err().unwrap();
     assert!(
         currency.stderr.contains("shop.currency: the amounts in the cluster are in RUB, and it is EUR"),
@@ -177,11 +177,11 @@ fn moves(shop: &Shop) {
 }
 
 #[test]
-fn a_start_that_cannot_be_names_the_setting() {
+fn a_failed_start_names_the_setting() {
     let shop = Shop::new("faults");
     let cases = [
         ("store.cassandra.local_dc=moscow", "the cluster has no data centre \"moscow\"; it has dc1"),
-        ("store.cassandra.replication.default.dc1=4", "4 copies need 4 nodes, and dc1 has 3"),
+        ("store.cassandra.replication.default.dc1=4", "replication factor 4 needs 4 nodes, and dc1 has 3"),
         ("store.cassandra.contact_points=[\"127.0.0.1:1\"]", "none of 127.0.0.1:1 can be reached: "),
         ("store.cassandra.tls.ca=/no/such/ca.pem", "read /no/such/ca.pem: "),
     ];
@@ -202,7 +202,7 @@ fn an_unsafe_policy_is_refused_with_its_line_before_anything_is_opened() {
     for command in [&["serve"][..], &["policy"], &["schema", "plan"], &["config"]] {
         let refused = run(&[command, &["--config", file.to_str().unwrap()]].concat());
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        let wanted = "mw.toml:2: store.cassandra.policy.stock.read: what is written at LOCAL_QUORUM need not be seen at";
+        let wanted = "mw.toml:2: store.cassandra.policy.stock.read: a read at LOCAL_ONE may miss a write acknowledged at";
         assert!(refused.stderr.contains(wanted), "{refused:?}");
     }
 }
@@ -217,5 +217,5 @@ fn the_plan_and_the_policy_need_no_cluster() {
     let policy: Value = serde_json::from_str(&policy.stdout).unwrap();
     assert_eq!(policy["local_dc"], "dc1");
     let text = run(&["policy"]).stdout;
-    assert!(text.contains("\nHow old an answer may be.\n"), "{text}");
+    assert!(text.contains("\nStaleness of responses.\n"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that keeps its connection and tells a broken one from an answer.
+//! A small HTTP/1.1 client that keeps its connection and distinguishes a broken one from a response.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ pub(crate) struct Client {
     connection: Option<BufReader<TcpStream>>,
 }
 
-/// What to ask.
+/// A request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Call {
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// The answer to an `Idempotency-Key` that was used before.
+    /// Whether the response is a replay of an `Idempotency-Key`.
     pub(crate) is_replay: bool,
     pub(crate) body: Value,
 }
@@ -61,7 +61,7 @@ impl Client {
         Self { address, connection: None }
     }
 
-    /// Fails where the connection breaks: what was asked may have been done or not.
+    /// Fails where the connection breaks: the outcome of the request is unknown.
     pub(crate) fn try_call(&mut self, call: &Call) -> io::Result<Reply> {
         let outcome = self.exchange(call);
         if outcome.is_err() {
@@ -78,7 +78,7 @@ impl Client {
         self.call(&Call::new("GET", path))
     }
 
-    /// Asks and expects a success.
+    /// Sends the request and expects a success.
     pub(crate) fn done(&mut self, call: &Call) -> Value {
         let reply = self.call(call);
         assert!(reply.is_success(), "{call:?}: {reply:?}");
@@ -106,7 +106,7 @@ impl Client {
             None => self.connection.insert(connect(self.address)?),
         };
         connection.get_mut().write_all(&request(call))?;
-        let (reply, keeps_open) = answer(connection)?;
+        let (reply, keeps_open) = read_reply(connection)?;
         if !keeps_open {
             self.connection = None;
         }
@@ -134,7 +134,7 @@ fn request(call: &Call) -> Vec<u8> {
     format!("{}\r\n\r\n{body}", lines.join("\r\n")).into_bytes()
 }
 
-fn answer(connection: &mut impl BufRead) -> io::Result<(Reply, bool)> {
+fn read_reply(connection: &mut impl BufRead) -> io::Result<(Reply, bool)> {
     let status_line = line(connection)?;
     let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.ok_or_else(|| io::Error::other(format!("no status in {status_line:?}")))?;

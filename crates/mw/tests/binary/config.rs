@@ -1,4 +1,4 @@
-//! `mw config`, and what a bad configuration ends with.
+//! `mw config`, and the exit code of a bad configuration.
 
 use std::fs;
 
@@ -10,16 +10,16 @@ use crate::process::{ended, mw, run};
 fn the_configuration_in_effect_is_printed_with_its_origins() {
     let mut command = mw(&["config", "--listen", "127.0.0.1:9999", "--set", "carts.user_ttl=7d"]);
     command.env("MW_ORDERS__PAYMENT_WINDOW", "5s");
-    let shown = ended(command.output().unwrap());
-    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let printed = ended(command.output().unwrap());
+    assert_eq!(printed.code, Some(0), "{printed:?}");
     for (line, origin) in [
         ("listen = \"127.0.0.1:9999\"", "--listen"),
         ("user_ttl = \"7d\"", "--set"),
         ("payment_window = \"5s\"", "environment variable MW_ORDERS__PAYMENT_WINDOW"),
         ("currency = \"RUB\"", "default"),
     ] {
-        let found = shown.stdout.lines().find(|it| it.starts_with(line));
-        let found = found.unwrap_or_else(|| panic!("{line} is not in {}", shown.stdout));
+        let found = printed.stdout.lines().find(|it| it.starts_with(line));
+        let found = found.unwrap_or_else(|| panic!("{line} is not in {}", printed.stdout));
         assert!(found.ends_with(&format!("# {origin}")), "{found}");
     }
 }
@@ -29,9 +29,9 @@ fn secrets_are_not_printed() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("mw.toml");
     fs::write(&file, "[[tokens]]\nrole = \"operator\"\ntoken = \"0123456789abcdef\"\n").unwrap();
-    let shown = run(&["config", "--config", file.to_str().unwrap()]);
-    assert_eq!(shown.code, Some(0), "{shown:?}");
-    assert!(shown.stdout.contains("token = \"****\"") && !shown.stdout.contains("0123456789abcdef"));
+    let printed = run(&["config", "--config", file.to_str().unwrap()]);
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(printed.stdout.contains("token = \"****\"") && !printed.stdout.contains("0123456789abcdef"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Files that are damaged, or that a newer release wrote: a clear error, never silent loss.
+//! Damaged files, or files of a newer release: a clear error, never silent loss.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The largest file for which it is so.
+/// The largest file that matches.
 fn largest(data: &Path, is_wanted: impl Fn(&Path) -> bool) -> (PathBuf, usize) {
     let mut all = Vec::new();
     files(data, &mut all);
@@ -55,26 +55,26 @@ fn largest(data: &Path, is_wanted: impl Fn(&Path) -> bool) -> (PathBuf, usize) {
 }
 
 #[test]
-fn a_store_of_a_newer_release_is_not_touched() {
+fn a_store_of_a_newer_release_is_refused_and_unchanged() {
     let folder = stopped_store(&[]);
     fs::write(folder.path().join("FORMAT"), "mobile-world 99\n").unwrap();
     let ended = refused(folder.path());
     assert!(
-        ended.stderr.contains("it has format 99") && ended.stderr.contains("use a newer release"),
+        ended.stderr.contains("format 99 is newer") && ended.stderr.contains("use a newer release"),
         "{ended:?}"
     );
 }
 
 #[test]
-fn a_marker_that_makes_no_sense_or_is_gone_is_damage() {
+fn a_malformed_or_missing_marker_is_damage() {
     let folder = stopped_store(&[]);
     fs::write(folder.path().join("FORMAT"), "\0\0\0").unwrap();
-    assert!(refused(folder.path()).stderr.contains("it is damaged"));
+    assert!(refused(folder.path()).stderr.contains("damaged: "));
     fs::remove_file(folder.path().join("FORMAT")).unwrap();
-    assert!(refused(folder.path()).stderr.contains("it is damaged"));
+    assert!(refused(folder.path()).stderr.contains("damaged: "));
 }
 
-/// The journal and how much of it is in use: the rest is room for more.
+/// The journal and its used length; the rest is preallocated.
 fn journal(data: &Path) -> (PathBuf, usize) {
     let (journal, _) = largest(data, |path| path.extension().is_some_and(|it| it == "jnl"));
     let bytes = fs::read(&journal).unwrap();
@@ -90,22 +90,22 @@ fn a_journal_with_a_flipped_byte_is_refused() {
         flip(&journal, used - used / part);
         for _ in 0..2 {
             let ended = refused(folder.path());
-            assert!(ended.stderr.contains("it is damaged"), "{ended:?}");
+            assert!(ended.stderr.contains("damaged: "), "{ended:?}");
         }
     }
 }
 
 #[test]
-fn a_journal_that_was_cut_short_is_refused() {
+fn a_truncated_journal_is_refused() {
     let folder = stopped_store(&[]);
     let (journal, used) = journal(folder.path());
     let whole = fs::read(&journal).unwrap();
     fs::write(&journal, &whole[..used - 200]).unwrap();
     let ended = refused(folder.path());
-    assert!(ended.stderr.contains("it is damaged"), "{ended:?}");
+    assert!(ended.stderr.contains("damaged: "), "{ended:?}");
 }
 
-/// What of the store can be read: its export without the header, or `None` where that says that it is damaged.
+/// The export of the store without its header, or `None` where it reports damage.
 fn readable(data: &Path) -> Option<String> {
     let exported = run(&["export", "--data", data.to_str().unwrap()]);
     if exported.code == Some(0) {
@@ -117,7 +117,7 @@ fn readable(data: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_table_file_with_a_flipped_byte_is_never_read_as_if_whole() {
+fn a_table_file_with_a_flipped_byte_is_never_read_as_valid() {
     let folder = stopped_store(&["--set", "store.embedded.memtable=1MiB"]);
     let whole = readable(folder.path());
     assert!(whole.is_some());
@@ -136,12 +136,12 @@ fn a_table_file_with_a_flipped_byte_is_never_read_as_if_whole() {
 }
 
 #[test]
-fn a_server_lives_on_with_a_damaged_table_or_does_not_start() {
+fn a_server_survives_a_damaged_table_or_does_not_start() {
     let folder = stopped_store(&["--set", "store.embedded.memtable=1MiB"]);
     let (table, bytes) = largest(folder.path(), |path| path.parent().unwrap().ends_with("tables"));
     flip(&table, bytes / 2);
     match Server::try_start(folder.path(), &[]) {
-        Err(ended) => assert!(ended.code == Some(1) && ended.stderr.contains("it is damaged"), "{ended:?}"),
+        Err(ended) => assert!(ended.code == Some(1) && ended.stderr.contains("damaged: "), "{ended:?}"),
         Ok(mut server) => {
             let mut client = server.client();
             for category in ["smartphones", "cases", "laptops", "cables"] {

@@ -1,4 +1,4 @@
-//! A disk that runs full: writes are refused, reads go on, nothing that was acknowledged is lost.
+//! A full disk: writes are refused, reads continue, no acknowledged write is lost.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn assert_lines(client: &mut Client, acknowledged: usize) {
     }
 }
 
-/// Writes until it is refused; answers how many lines were acknowledged, counting from `from`, and the refusal.
+/// Writes until it is refused; returns the number of acknowledged lines, from `from` on, and the refusal.
 fn write_until_refused(client: &mut Client, from: usize) -> (usize, Reply) {
     for at in from..100_000 {
         let reply = put_line(client, at);
@@ -75,7 +75,7 @@ fn write_until_refused(client: &mut Client, from: usize) -> (usize, Reply) {
 }
 
 #[test]
-fn with_little_space_left_writes_are_refused_until_there_is_more() {
+fn writes_are_refused_while_free_space_is_low() {
     let disk = SmallDisk::new(128);
     let mut server = disk.serve("64MiB");
     let mut client = server.client();
@@ -94,7 +94,7 @@ fn with_little_space_left_writes_are_refused_until_there_is_more() {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_that_was_acknowledged() {
+fn a_full_disk_loses_no_acknowledged_write() {
     let disk = SmallDisk::new(128);
     let mut server = disk.serve("0B");
     let mut client = server.client();

@@ -1,4 +1,4 @@
-//! The real binary: its commands and exit codes, what it does on signals, on a bad disk, and when it is killed.
+//! The real binary: its commands and exit codes, signals, disk errors and kills.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,9 +16,9 @@ mod config;
 mod crash;
 mod damage;
 mod disk;
+mod export;
 mod mounts;
 mod partitions;
 mod process;
 mod serve;
 mod takeover;
-mod transfer;

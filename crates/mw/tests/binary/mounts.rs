@@ -35,7 +35,7 @@ impl Mounts {
         Self { holder, _stdin: stdin, is_root }
     }
 
-    /// The program, inside.
+    /// A command inside the namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--mount"]);
@@ -46,7 +46,7 @@ impl Mounts {
         command
     }
 
-    /// `mw`, inside, with nothing of the environment that it would read.
+    /// `mw` inside the namespace, without configuration in its environment.
     pub(crate) fn mw(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(binary());
         command.args(arguments);
@@ -60,8 +60,8 @@ impl Mounts {
     fn run(&self, program: &str, arguments: &[&str]) {
         let output = self.command(program).args(arguments).output();
         let output = output.unwrap_or_else(|error| panic!("nsenter: {error}: {NEEDED}"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {said}: {NEEDED}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {message}: {NEEDED}");
     }
 
     pub(crate) fn read_only(&self, path: &Path) {
@@ -75,7 +75,7 @@ impl Mounts {
         self.run("mount", &["-t", "tmpfs", "-o", &format!("size={mib}m"), "small", path.to_str().unwrap()]);
     }
 
-    /// Takes all space but so much.
+    /// Fills the file system up to `leave_mib`.
     pub(crate) fn fill(&self, ballast: &Path, leave_mib: u32) {
         let script = r#"free=$(df --output=avail -k "$(dirname "$0")" | tail -1); fallocate -l $((free - $1 * 1024))K "$0""#;
         self.run("sh", &["-ec", script, ballast.to_str().unwrap(), &leave_mib.to_string()]);

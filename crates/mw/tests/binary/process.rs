@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
 
-/// Far more than anything here takes, also on a busy machine.
+/// A generous timeout, also for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_mw")
 }
 
-/// `mw` with these arguments and nothing of the environment that it would read.
+/// `mw` with these arguments, without configuration in its environment.
 pub(crate) fn mw(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments);
@@ -52,7 +52,7 @@ pub(crate) fn ended(output: Output) -> Ended {
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// A server of which the address is known. It dies with this value.
+/// A server with a known address, killed on drop.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -132,7 +132,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever waited for it has reaped it already.
+        // Fails where the process was waited for already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

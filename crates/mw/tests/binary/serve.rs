@@ -1,4 +1,4 @@
-//! `mw serve`: its one line, its signals, its lock, its sample catalogue.
+//! `mw serve`: its first line, its signals, its lock, its sample catalogue.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::mounts::Mounts;
 use crate::process::{Server, run, until};
 
 #[test]
-fn it_says_where_it_serves_and_ends_well_on_a_signal() {
+fn it_prints_its_address_and_stops_on_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = TempDir::new().unwrap();
         let server = Server::start(folder.path(), &[]);
@@ -34,7 +34,7 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_a_clean_stop() {
+fn acknowledged_writes_exist_after_a_clean_stop() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);
     let line = Call::new("PUT", "/v1/users/u/cart/lines/p").json(json!({"quantity": 3}));
@@ -45,7 +45,7 @@ fn what_was_acknowledged_is_there_after_a_clean_stop() {
 }
 
 #[test]
-fn a_request_under_way_is_finished_before_it_stops() {
+fn requests_in_flight_finish_before_it_stops() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);
     let address = server.address;
@@ -69,7 +69,7 @@ fn a_request_under_way_is_finished_before_it_stops() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_exits_at_once() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);
     let address = server.address;
@@ -106,7 +106,7 @@ fn a_second_process_on_the_same_data_is_refused() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_a_clear_error() {
+fn an_address_in_use_is_a_clear_error() {
     let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let first = Server::start(one.path(), &[]);
     let address = first.address.to_string();
@@ -127,16 +127,16 @@ fn a_read_only_directory_is_a_clear_error() {
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
     let Err(refused) = Server::spawn(mounts.mw(&arguments)) else { panic!("a read-only store is served") };
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("it is not writable"), "{refused:?}");
+    assert!(refused.stderr.contains("not writable"), "{refused:?}");
 }
 
 #[test]
-fn a_directory_of_something_else_is_left_alone() {
+fn a_directory_with_other_files_is_not_changed() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("letter.txt"), "dear reader").unwrap();
     let Err(refused) = Server::try_start(folder.path(), &[]) else { panic!("a foreign directory is served") };
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("it holds other files and no store"), "{refused:?}");
+    assert!(refused.stderr.contains("contains other files and no store"), "{refused:?}");
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(names, ["letter.txt"]);
 }
@@ -156,7 +156,7 @@ fn the_sample_catalogue_fills_an_empty_store_only() {
     assert!(first.stderr.contains("filled the empty store with a sample catalogue"), "{first:?}");
 
     let again = Server::start(folder.path(), &["--demo"]).stop();
-    assert!(again.stderr.contains("the sample catalogue is there already"), "{again:?}");
+    assert!(again.stderr.contains("the store already has the sample catalogue"), "{again:?}");
 
     let other = TempDir::new().unwrap();
     let server = Server::start(other.path(), &[]);
@@ -165,7 +165,7 @@ fn the_sample_catalogue_fills_an_empty_store_only() {
     let server = Server::start(other.path(), &["--demo"]);
     assert_eq!(server.client().items("/v1/categories").len(), 0);
     let ended = server.stop();
-    assert!(ended.stderr.contains("the store is not empty: serving it as it is"), "{ended:?}");
+    assert!(ended.stderr.contains("the store is not empty: not adding the sample catalogue"), "{ended:?}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn with_a_certificate_it_serves_https_and_a_bad_one_is_a_clear_error() {
     );
 }
 
-/// A store keeps the currency it was made with.
+/// A store keeps the currency it was created with.
 fn refused_currency(data: &Path) {
     let Err(refused) = Server::try_start(data, &[]) else { panic!("amounts in EUR are served as RUB") };
     assert_eq!(refused.code, Some(1));
@@ -225,8 +225,8 @@ fn an_unpaid_order_is_cancelled_in_the_background() {
     let server = Server::start(folder.path(), &["--set", "orders.payment_window=1s"]);
     let mut client = server.client();
     let price = json!({"amount": "10.00", "currency": "RUB"});
-    let card = json!({"name": "Phone", "category": "phones", "price": price});
-    client.done(&Call::new("PUT", "/v1/products/p").json(card));
+    let body = json!({"name": "Phone", "category": "phones", "price": price});
+    client.done(&Call::new("PUT", "/v1/products/p").json(body));
     client.done(&Call::new("PUT", "/v1/products/p/stock/moscow").json(json!({"on_hand": 5})));
     let lines = json!([{"product_id": "p", "quantity": 2}]);
     let order = json!({"user_id": "u", "geo_zone": "moscow", "lines": lines});

@@ -1,4 +1,4 @@
-//! A process that is killed on a cluster in the middle of orders, and another one that brings them to their end.
+//! Recovery on a cluster: a process is killed while it places orders, and another one finishes or undoes them.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,25 +13,25 @@ use crate::cassandra::{Shop, Tables};
 use crate::client::{Call, Client, Reply};
 use crate::process::{Server, until};
 
-/// After this time nothing of a dead process is left half done.
+/// Recovery of a dead process is done within this time.
 const RECOVERED: Duration = Duration::from_secs(10);
-/// Each with an order under way when the process dies.
+/// Each has an order in flight when the process is killed.
 const CLIENTS: usize = 24;
-/// Orders that were acknowledged by then.
+/// Acknowledged orders before the kill.
 const ENOUGH: usize = 150;
 const UNITS: u64 = 100_000;
 const PRODUCTS: [&str; 3] = ["hit", "case", "glass"];
 const ZONE: &str = "moscow";
 
-/// An order that a client asked for, and the order that it was told of.
+/// An order request, and the id of the order where it was acknowledged.
 #[derive(Debug, Clone)]
-struct Asked {
+struct PlacedOrder {
     call: Call,
-    told: Option<String>,
+    message: Option<String>,
 }
 
 fn order(client: usize, number: usize) -> Call {
-    // Of several products, so that an order can be cut off with some of them held.
+    // Several products, so that a kill can leave some of them held.
     let lines = [PRODUCTS[0], PRODUCTS[1 + number % 2]].map(|id| json!({"product_id": id, "quantity": 1}));
     let body = json!({"user_id": user(client), "geo_zone": ZONE, "lines": lines});
     Call::new("POST", "/v1/orders").json(body).key(format!("order-{client}-{number}"))
@@ -48,15 +48,15 @@ fn order_id(reply: &Reply) -> String {
 fn stock_up(client: &mut Client) {
     for product in PRODUCTS {
         let price = json!({"amount": "100.00", "currency": "RUB"});
-        let card = json!({"name": product, "category": "things", "price": price});
-        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(card));
+        let body = json!({"name": product, "category": "things", "price": price});
+        client.done(&Call::new("PUT", format!("/v1/products/{product}")).json(body));
         let path = format!("/v1/products/{product}/stock/{ZONE}");
         client.done(&Call::new("PUT", path).json(json!({"on_hand": UNITS})));
     }
 }
 
-/// Orders until the process has acknowledged enough of them and is killed; answers when that was.
-fn order_until_killed(server: Server) -> (Vec<Asked>, Instant) {
+/// Places orders until enough are acknowledged, then kills the process; returns the instant of the kill.
+fn order_until_killed(server: Server) -> (Vec<PlacedOrder>, Instant) {
     let address = server.address;
     let asked = Mutex::new(Vec::new());
     let killed = thread::scope(|scope| {
@@ -67,16 +67,17 @@ fn order_until_killed(server: Server) -> (Vec<Asked>, Instant) {
                 for number in 0.. {
                     let call = order(client, number);
                     let reply = connection.try_call(&call);
-                    let told = reply.as_ref().ok().filter(|reply| reply.is_success()).map(order_id);
-                    asked.lock().unwrap().push(Asked { call, told });
+                    let message = reply.as_ref().ok().filter(|reply| reply.is_success()).map(order_id);
+                    asked.lock().unwrap().push(PlacedOrder { call, message });
                     if reply.is_err() {
                         break;
                     }
                 }
             });
         }
-        let told = || asked.lock().unwrap().iter().filter(|asked: &&Asked| asked.told.is_some()).count();
-        until("orders are acknowledged", || told() >= ENOUGH);
+        let message =
+            || asked.lock().unwrap().iter().filter(|asked: &&PlacedOrder| asked.message.is_some()).count();
+        until("orders are acknowledged", || message() >= ENOUGH);
         let killed = Instant::now();
         server.kill();
         killed
@@ -84,8 +85,8 @@ fn order_until_killed(server: Server) -> (Vec<Asked>, Instant) {
     (asked.into_inner().unwrap(), killed)
 }
 
-/// Asks until it is done, as a client does that knows its key.
-fn insist(client: &mut Client, call: &Call) -> Reply {
+/// Retries with the same key until it succeeds.
+fn retry_until_done(client: &mut Client, call: &Call) -> Reply {
     let mut last = None;
     until("an order is placed", || {
         let reply = client.call(call);
@@ -104,7 +105,7 @@ fn ids(client: &mut Client, path: &str) -> BTreeSet<String> {
     ids
 }
 
-/// The orders that there are: every view has the same, and the figures are theirs.
+/// All orders: every view has the same, and the stock levels match them.
 fn whole(client: &mut Client) -> BTreeSet<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let now = Timestamp::from_millis(i64::try_from(now).unwrap());
@@ -131,14 +132,14 @@ fn processes(tables: &Tables) -> Vec<Uuid> {
     tables.rows::<(Uuid,)>("SELECT process FROM {}.processes").into_iter().map(|(process,)| process).collect()
 }
 
-/// What a process began and nobody has brought to its end.
-fn left_by(tables: &Tables, process: Uuid) -> usize {
+/// The number of open intents of a process.
+fn open_intents(tables: &Tables, process: Uuid) -> usize {
     let rows = tables.rows::<(Uuid,)>("SELECT process FROM {}.intents");
     rows.into_iter().filter(|(of,)| *of == process).count()
 }
 
 #[test]
-fn what_a_killed_process_left_is_brought_to_its_end_in_ten_seconds() {
+fn intents_of_a_killed_process_are_recovered_in_ten_seconds() {
     let shop = Shop::new("takeover");
     let command = shop.command(&["serve", "--apply-schema", "--listen", "127.0.0.1:0"], &[]);
     let first = Server::spawn(command).unwrap_or_else(|ended| panic!("{ended:?}"));
@@ -149,37 +150,42 @@ fn what_a_killed_process_left_is_brought_to_its_end_in_ten_seconds() {
     stock_up(&mut first.client());
 
     let (asked, killed) = order_until_killed(first);
-    let left = left_by(&tables, process);
+    let left = open_intents(&tables, process);
     assert!(left > 0, "it died in the middle of nothing");
-    let (told, untold): (Vec<Asked>, Vec<Asked>) = asked.into_iter().partition(|asked| asked.told.is_some());
+    let (message, untold): (Vec<PlacedOrder>, Vec<PlacedOrder>) =
+        asked.into_iter().partition(|asked| asked.message.is_some());
     assert!(untold.len() >= CLIENTS, "{untold:?}");
 
-    // Half of them ask again at once, while the dead process still counts as alive.
+    // Half of the clients retry at once, within the failure timeout of the dead process.
     let mut client = second.client();
     let (at_once, later) = untold.split_at(untold.len() / 2);
     let mut again: Vec<String> =
-        at_once.iter().map(|asked| order_id(&insist(&mut client, &asked.call))).collect();
+        at_once.iter().map(|asked| order_id(&retry_until_done(&mut client, &asked.call))).collect();
 
-    let is_forgotten = || !processes(&tables).contains(&process) && left_by(&tables, process) == 0;
+    let is_forgotten = || !processes(&tables).contains(&process) && open_intents(&tables, process) == 0;
     while !is_forgotten() {
-        assert!(killed.elapsed() < RECOVERED, "after {RECOVERED:?} {} are left", left_by(&tables, process));
+        assert!(
+            killed.elapsed() < RECOVERED,
+            "after {RECOVERED:?} {} are left",
+            open_intents(&tables, process)
+        );
         thread::sleep(Duration::from_millis(50));
     }
-    eprintln!("{} acknowledged, {left} left, brought to their end in {:?}", told.len(), killed.elapsed());
+    eprintln!("{} acknowledged, {left} left, brought to their end in {:?}", message.len(), killed.elapsed());
 
     let found = whole(&mut client);
-    let of_told: BTreeSet<String> = told.iter().filter_map(|asked| asked.told.clone()).collect();
+    let of_told: BTreeSet<String> = message.iter().filter_map(|asked| asked.message.clone()).collect();
     let expected: BTreeSet<String> = of_told.iter().chain(&again).cloned().collect();
     assert!(found.is_superset(&expected), "lost: {:?}", expected.difference(&found));
 
-    again.extend(later.iter().map(|asked| order_id(&insist(&mut client, &asked.call))));
+    again.extend(later.iter().map(|asked| order_id(&retry_until_done(&mut client, &asked.call))));
     let expected: BTreeSet<String> = of_told.iter().chain(&again).cloned().collect();
-    assert_eq!(expected.len(), told.len() + untold.len(), "an order for two keys");
+    assert_eq!(expected.len(), message.len() + untold.len(), "an order for two keys");
     assert_eq!(whole(&mut client), expected);
-    for asked in &told {
+    for asked in &message {
         let reply = client.call(&asked.call);
         assert!(reply.is_replay, "{asked:?}: {reply:?}");
-        assert_eq!(Some(order_id(&reply)), asked.told);
+        assert_eq!(Some(order_id(&reply)), asked.message);
     }
 
     let audit = shop.run(&["stock", "audit"], &[]);

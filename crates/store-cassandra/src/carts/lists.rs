@@ -1,4 +1,6 @@
-//! Lists of carts: an owner's, the history of their lines, and the idle ones of everybody.
+//! Lists of carts: the carts of one owner, the history of their lines, and the idle carts of all owners.
+//!
+//! A page has a bound on what it reads, so that it may come back short or empty with a cursor to go on from.
 
 use std::cmp::Reverse;
 
@@ -10,79 +12,73 @@ use scylla::response::PagingState;
 use scylla::value::{CqlDate, CqlTimestamp};
 use uuid::Uuid;
 
-use super::rows::{CartRow, Gathering, Place, owner_kind, place, read_owner, status_name, status_named};
-use super::{cql_date, date_of_cql, day_shard};
+use super::rows::{CartAssembler, CartKey, CartRow, cart_key, owner_kind, parse_owner};
+use super::{cql_date, day_shard, from_cql_date};
 use crate::CassandraStore;
-use crate::time::{from_cql, to_cql};
+use crate::driver::time::{from_cql, to_cql};
 
-/// Pages of rows read for one page of a list; after that the list goes on with the next request.
+/// CQL pages read for one page of a list.
 const PAGES_MAX: usize = 16;
-/// Owners looked at for one page of idle carts.
+/// Owners read for one page of idle carts.
 const OWNERS_MAX: usize = 1_000;
 /// Owners whose carts are read at the same time.
-const READS: usize = 16;
-/// Before every cart in the order of the list, and after every one.
-const NEWEST: Place = (Timestamp::from_millis(i64::MAX), CartId::new(Uuid::max()));
-const OLDEST: Place = (Timestamp::from_millis(i64::MIN), CartId::new(Uuid::nil()));
+const CONCURRENT_READS: usize = 16;
+/// Keys before and after every cart. Lists are in descending order of the key.
+const NEWEST: CartKey = (Timestamp::from_millis(i64::MAX), CartId::new(Uuid::max()));
+const OLDEST: CartKey = (Timestamp::from_millis(i64::MIN), CartId::new(Uuid::nil()));
 
 pub(super) type ChangeRow = (CqlTimestamp, i64, String, Vec<u8>, Option<i32>);
 
-/// A line change from its columns.
 pub(super) fn read_change((at, version, product_id, cart_id, quantity): ChangeRow) -> Result<CartChange> {
-    let damaged = || StoreError::Corrupt(format!("a line change of cart {cart_id:?}"));
+    let corrupt = || StoreError::Corrupt(format!("cannot read a change of {product_id} in cart_changes"));
     Ok(CartChange {
         at: from_cql(at),
-        cart_id: CartId::new(Uuid::from_slice(&cart_id).map_err(|_| damaged())?),
-        version: u64::try_from(version).map_err(|_| damaged())?,
-        product_id: ProductId::parse(&product_id).map_err(|_| damaged())?,
-        quantity: quantity.and_then(|quantity| u32::try_from(quantity).ok()).ok_or_else(damaged)?,
+        cart_id: CartId::new(Uuid::from_slice(&cart_id).map_err(|_| corrupt())?),
+        version: u64::try_from(version).map_err(|_| corrupt())?,
+        product_id: ProductId::parse(&product_id).map_err(|_| corrupt())?,
+        quantity: quantity.and_then(|quantity| u32::try_from(quantity).ok()).ok_or_else(corrupt)?,
     })
 }
 
-/// Carts of an owner that follow a place, as far as they were read, and where to go on.
-struct Walked {
+/// A part of an owner's carts, and the key to go on after; `None` at the end.
+struct CartPage {
     carts: Vec<Cart>,
-    next: Option<Place>,
+    next: Option<CartKey>,
 }
 
 impl CassandraStore {
-    /// Reads carts until there are more than `limit` that `is_shown`.
-    async fn walk_carts(
+    /// Reads an owner's carts after a key until there are more than `limit` that are `wanted`.
+    async fn read_carts_after(
         &self,
         owner: &Owner,
-        after: Place,
+        after: CartKey,
         limit: usize,
-        is_shown: impl Fn(&Cart) -> bool + Send + Sync,
-    ) -> Result<Walked> {
+        wanted: impl Fn(&Cart) -> bool + Send + Sync,
+    ) -> Result<CartPage> {
         let (created_at, cart_id) = after;
         let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
-        let (mut carts, mut seen) = (Vec::new(), after);
-        let mut gathering = Gathering::default();
+        let (mut carts, mut last_read) = (Vec::new(), after);
+        let mut assembler = CartAssembler::default();
         let mut from = PagingState::start();
         for _ in 0..PAGES_MAX {
             let (rows, next) = self.cql.page::<CartRow>(&self.carts.list, &key, from).await?;
             for row in &rows {
-                let Some(stored) = gathering.take(owner, row)? else { continue };
-                seen = place(&stored.cart);
-                if is_shown(&stored.cart) {
+                let Some(stored) = assembler.push(owner, row)? else { continue };
+                last_read = cart_key(&stored.cart);
+                if wanted(&stored.cart) {
                     carts.push(stored.cart);
                 }
                 if carts.len() > limit {
-                    carts.truncate(limit);
-                    let next = carts.last().map(place);
-                    return Ok(Walked { carts, next });
+                    return Ok(truncated(carts, limit));
                 }
             }
             let Some(next) = next else {
-                carts.extend(gathering.end().map(|stored| stored.cart).filter(is_shown));
-                let is_more = carts.len() > limit;
-                carts.truncate(limit);
-                let next = carts.last().filter(|_| is_more).map(place);
-                return Ok(Walked { carts, next });
+                carts.extend(assembler.finish().map(|stored| stored.cart).filter(wanted));
+                return Ok(truncated(carts, limit));
             };
             from = next;
         }
-        Ok(Walked { carts, next: Some(seen) })
+        Ok(CartPage { carts, next: Some(last_read) })
     }
 
     pub(super) async fn list_carts(
@@ -91,9 +87,9 @@ impl CassandraStore {
         now: Timestamp,
         request: &PageRequest,
     ) -> Result<Page<Cart>> {
-        let after = request.after.as_ref().map_or(Ok(NEWEST), read_place)?;
-        let walked = self.walk_carts(owner, after, request.limit, |cart| !cart.is_expired(now)).await?;
-        Ok(Page { items: walked.carts, next: walked.next.map(|at| Position(write_place(at))) })
+        let after = request.after.as_ref().map_or(Ok(NEWEST), read_cart_cursor)?;
+        let page = self.read_carts_after(owner, after, request.limit, |cart| !cart.is_expired(now)).await?;
+        Ok(Page { items: page.carts, next: page.next.map(|key| Position(encode_cart_key(key))) })
     }
 
     pub(super) async fn list_changes(
@@ -102,25 +98,25 @@ impl CassandraStore {
         now: Timestamp,
         request: &PageRequest,
     ) -> Result<Page<CartChange>> {
-        let after = request.after.as_ref().map(read_change_place).transpose()?;
+        let after = request.after.as_ref().map(read_change_cursor).transpose()?;
         let newest = after.as_ref().map_or(NEWEST.0, |(at, ..)| *at);
         let oldest = now.minus_seconds(CART_HISTORY_DAYS * 86_400);
-        let after = after.map(rank);
+        let after = after.map(history_order);
         let key = (owner_kind(owner), owner.id(), to_cql(newest), to_cql(oldest));
         let mut items: Vec<CartChange> = Vec::new();
         let mut from = PagingState::start();
         loop {
-            let (rows, next) = self.cql.page::<ChangeRow>(&self.carts.changes, &key, from).await?;
+            let (rows, next) = self.cql.page::<ChangeRow>(&self.carts.read_changes, &key, from).await?;
             for row in rows {
                 let change = read_change(row)?;
-                // Those of the same instant that the pages before have shown.
-                if after.as_ref().is_some_and(|after| rank(place_of_change(&change)) <= *after) {
+                // The query selects by the instant only: earlier pages have returned some changes of the first one.
+                if after.as_ref().is_some_and(|after| history_order(change_cursor(&change)) <= *after) {
                     continue;
                 }
                 items.push(change);
                 if items.len() > request.limit {
                     items.truncate(request.limit);
-                    let next = items.last().map(|last| Position(write_change_place(last)));
+                    let next = items.last().map(|last| Position(encode_change_cursor(last)));
                     return Ok(Page { items, next });
                 }
             }
@@ -131,37 +127,42 @@ impl CassandraStore {
         }
     }
 
-    /// Days and their shards are walked in their order, the owners of each in theirs; what an owner has is read and
-    /// shown under the day of its own last change.
+    /// Reads the index `carts_by_day` in the order of days, shards and owners, and the carts of every owner found
+    /// there. A cart is listed under the day of its last change only.
     pub(super) async fn list_idle(
         &self,
         idle_since: Timestamp,
         now: Timestamp,
         request: &PageRequest,
     ) -> Result<Page<Cart>> {
-        let after = request.after.as_ref().map(IdlePlace::read).transpose()?;
-        let mut walk =
-            IdleWalk { idle_since, now, limit: request.limit, looks_left: OWNERS_MAX, items: Vec::new() };
+        let after = request.after.as_ref().map(IdleCursor::read).transpose()?;
+        let mut page = IdlePage {
+            idle_since,
+            now,
+            limit: request.limit,
+            owners_remaining: OWNERS_MAX,
+            items: Vec::new(),
+        };
         for (day, shard) in self.days().await? {
-            let begin = match &after {
+            let after = match &after {
                 Some(after) if (day, shard) < (after.day, after.shard()) => continue,
                 Some(after) if (day, shard) == (after.day, after.shard()) => Some(after),
                 _ => None,
             };
-            if let Some(next) = self.walk_day(&mut walk, day, shard, begin).await? {
-                return Ok(Page { items: walk.items, next: Some(Position(next.write())) });
+            if let Some(next) = self.read_idle_day(&mut page, day, shard, after).await? {
+                return Ok(Page { items: page.items, next: Some(Position(next.encode())) });
             }
         }
-        Ok(Page { items: walk.items, next: None })
+        Ok(Page { items: page.items, next: None })
     }
 
-    /// The days that have any owner, with their shards, in order.
+    /// The partitions of `carts_by_day`, in order.
     async fn days(&self) -> Result<Vec<(Date, i32)>> {
         let mut days = Vec::new();
         let mut from = PagingState::start();
         loop {
-            let (rows, next) = self.cql.page::<(CqlDate, i32)>(&self.carts.days, (), from).await?;
-            days.extend(rows.into_iter().map(|(day, shard)| (date_of_cql(day), shard)));
+            let (rows, next) = self.cql.page::<(CqlDate, i32)>(&self.carts.read_days, (), from).await?;
+            days.extend(rows.into_iter().map(|(day, shard)| (from_cql_date(day), shard)));
             match next {
                 Some(next) => from = next,
                 None => break,
@@ -171,44 +172,36 @@ impl CassandraStore {
         Ok(days)
     }
 
-    /// Looks at the owners of one day and shard; answers where to go on if the page ends here.
-    async fn walk_day(
+    /// Adds the idle carts of one partition of the index; returns the cursor if the page ends there.
+    async fn read_idle_day(
         &self,
-        walk: &mut IdleWalk,
+        page: &mut IdlePage,
         day: Date,
         shard: i32,
-        begin: Option<&IdlePlace>,
-    ) -> Result<Option<IdlePlace>> {
-        // On days after the asked instant only abandoned carts count.
-        let last = if day <= walk.idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
-        let first = begin.map_or(("", "", ""), |begin| {
-            (status_name(begin.status), owner_kind(&begin.owner), begin.owner.id())
+        after: Option<&IdleCursor>,
+    ) -> Result<Option<IdleCursor>> {
+        // An active cart that changed after `idle_since` is not idle; an abandoned one is, whenever it was abandoned.
+        let last = if day <= page.idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
+        let first = after.map_or(("", "", ""), |after| {
+            (after.status.as_str(), owner_kind(&after.owner), after.owner.id())
         });
-        let key = (cql_date(day), shard, first.0, first.1, first.2, status_name(last));
+        let key = (cql_date(day), shard, first.0, first.1, first.2, last.as_str());
         let mut from = PagingState::start();
         loop {
-            let (rows, next) =
-                self.cql.page::<(String, String, String)>(&self.carts.owners, &key, from).await?;
-            let mut places = Vec::with_capacity(rows.len());
-            for (status, kind, id) in rows {
-                let status = status_named(&status)
-                    .ok_or_else(|| StoreError::Corrupt(format!("a status of carts: {status}")))?;
-                let owner = read_owner(&kind, &id)?;
-                let cart = match begin {
-                    Some(begin) if begin.status == status && begin.owner == owner => begin.cart,
-                    _ => NEWEST,
-                };
-                places.push(IdlePlace { day, status, owner, cart });
-            }
-            let (idle_since, now, limit) = (walk.idle_since, walk.now, walk.limit);
-            let reads = places.into_iter().map(|at| async move {
-                let is_shown = |cart: &Cart| at.shows(cart, idle_since, now);
-                let walked = self.walk_carts(&at.owner, at.cart, limit, is_shown).await?;
-                Ok::<_, StoreError>((at, walked))
+            let (rows, next) = self.cql.page::<IndexRow>(&self.carts.read_owners, &key, from).await?;
+            let cursors = rows
+                .into_iter()
+                .map(|row| IdleCursor::before_owner(day, row, after))
+                .collect::<Result<Vec<_>>>()?;
+            let (idle_since, now, limit) = (page.idle_since, page.now, page.limit);
+            let reads = cursors.into_iter().map(|cursor| async move {
+                let wanted = |cart: &Cart| cursor.lists(cart, idle_since, now);
+                let carts = self.read_carts_after(&cursor.owner, cursor.cart, limit, wanted).await?;
+                Ok::<_, StoreError>((cursor, carts))
             });
-            let mut reads = stream::iter(reads).buffered(READS);
-            while let Some((at, walked)) = reads.try_next().await? {
-                if let Some(next) = walk.take(at, walked) {
+            let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
+            while let Some((cursor, carts)) = reads.try_next().await? {
+                if let Some(next) = page.push_owner(cursor, carts) {
                     return Ok(Some(next));
                 }
             }
@@ -220,75 +213,94 @@ impl CassandraStore {
     }
 }
 
-/// A page of idle carts as it grows.
-struct IdleWalk {
+/// At most `limit` carts; there is a next page where more were read.
+fn truncated(mut carts: Vec<Cart>, limit: usize) -> CartPage {
+    let has_more = carts.len() > limit;
+    carts.truncate(limit);
+    let next = carts.last().filter(|_| has_more).map(cart_key);
+    CartPage { carts, next }
+}
+
+/// A row of `carts_by_day`: status, and kind and id of the owner.
+type IndexRow = (String, String, String);
+
+/// A page of idle carts while it is read.
+struct IdlePage {
     idle_since: Timestamp,
     now: Timestamp,
     limit: usize,
-    looks_left: usize,
+    owners_remaining: usize,
     items: Vec<Cart>,
 }
 
-impl IdleWalk {
-    /// Takes what was found of an owner; answers where the page ends, if it does.
-    fn take(&mut self, at: IdlePlace, walked: Walked) -> Option<IdlePlace> {
-        let mut last = at.cart;
-        for cart in walked.carts {
+impl IdlePage {
+    /// Adds the carts of an owner; returns the cursor if the page ends with them.
+    fn push_owner(&mut self, cursor: IdleCursor, read: CartPage) -> Option<IdleCursor> {
+        let mut last = cursor.cart;
+        for cart in read.carts {
             if self.items.len() == self.limit {
-                return Some(IdlePlace { cart: last, ..at });
+                return Some(IdleCursor { cart: last, ..cursor });
             }
-            last = place(&cart);
+            last = cart_key(&cart);
             self.items.push(cart);
         }
-        if let Some(next) = walked.next {
-            return Some(IdlePlace { cart: next, ..at });
+        if let Some(next) = read.next {
+            return Some(IdleCursor { cart: next, ..cursor });
         }
-        self.looks_left -= 1;
-        (self.looks_left == 0).then_some(IdlePlace { cart: OLDEST, ..at })
+        self.owners_remaining -= 1;
+        (self.owners_remaining == 0).then_some(IdleCursor { cart: OLDEST, ..cursor })
     }
 }
 
-/// Where a page of idle carts ends: at a cart of an owner, on a day.
+/// Where a page of idle carts ends: after a cart of an owner in the index of a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct IdlePlace {
+struct IdleCursor {
     day: Date,
     status: CartStatus,
     owner: Owner,
-    cart: Place,
+    cart: CartKey,
 }
 
-impl IdlePlace {
+impl IdleCursor {
+    /// The cursor before the first cart of an owner, or `after` where that page ended within this owner.
+    fn before_owner(day: Date, (status, kind, id): IndexRow, after: Option<&Self>) -> Result<Self> {
+        let status = CartStatus::parse(&status)
+            .ok_or_else(|| StoreError::Corrupt(format!("cannot read a status in carts_by_day: {status}")))?;
+        let owner = parse_owner(&kind, &id)?;
+        let cart = match after {
+            Some(after) if after.status == status && after.owner == owner => after.cart,
+            _ => NEWEST,
+        };
+        Ok(Self { day, status, owner, cart })
+    }
+
     fn shard(&self) -> i32 {
         day_shard(&self.owner)
     }
 
-    /// Whether a cart belongs here and is idle.
-    fn shows(&self, cart: &Cart, idle_since: Timestamp, now: Timestamp) -> bool {
+    /// Whether a cart of the owner is idle and listed under this day and status.
+    fn lists(&self, cart: &Cart, idle_since: Timestamp, now: Timestamp) -> bool {
         cart.status == self.status
             && cart.updated_at.date() == self.day
             && !cart.is_expired(now)
-            && match cart.status {
-                CartStatus::Active => cart.updated_at <= idle_since,
-                CartStatus::Abandoned => cart.merged_into.is_none(),
-                CartStatus::Ordered => false,
-            }
+            && cart.is_idle(idle_since)
     }
 
-    fn write(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let status = u8::from(self.status == CartStatus::Active);
         let kind = u8::from(matches!(self.owner, Owner::User(_)));
         let day = self.day.as_days().to_be_bytes();
-        [&day[..], &[status, kind], &write_place(self.cart), self.owner.id().as_bytes()].concat()
+        [&day[..], &[status, kind], &encode_cart_key(self.cart), self.owner.id().as_bytes()].concat()
     }
 
     fn read(Position(bytes): &Position) -> Result<Self> {
-        Self::parse(bytes).ok_or_else(|| Refusal::InvalidCursor.into())
+        Self::decode(bytes).ok_or_else(|| Refusal::InvalidCursor.into())
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    fn decode(bytes: &[u8]) -> Option<Self> {
         let (day, rest) = bytes.split_first_chunk()?;
         let ([status, kind], rest) = rest.split_first_chunk()?;
-        let (cart, id) = parse_place(rest)?;
+        let (cart, id) = decode_cart_key(rest)?;
         let id = std::str::from_utf8(id).ok()?;
         let status = match status {
             0 => CartStatus::Abandoned,
@@ -304,43 +316,44 @@ impl IdlePlace {
     }
 }
 
-fn write_place((created_at, cart_id): Place) -> Vec<u8> {
+fn encode_cart_key((created_at, cart_id): CartKey) -> Vec<u8> {
     [&created_at.as_millis().to_be_bytes()[..], cart_id.as_bytes()].concat()
 }
 
-/// A cart's place, and the bytes that follow it.
-fn parse_place(bytes: &[u8]) -> Option<(Place, &[u8])> {
+/// A cart's key, and the bytes that follow it.
+fn decode_cart_key(bytes: &[u8]) -> Option<(CartKey, &[u8])> {
     let (created_at, rest) = bytes.split_first_chunk()?;
     let (cart_id, rest) = rest.split_first_chunk()?;
     Some(((Timestamp::from_millis(i64::from_be_bytes(*created_at)), CartId::from_bytes(*cart_id)), rest))
 }
 
-fn read_place(Position(bytes): &Position) -> Result<Place> {
-    match parse_place(bytes) {
-        Some((at, [])) => Ok(at),
+fn read_cart_cursor(Position(bytes): &Position) -> Result<CartKey> {
+    match decode_cart_key(bytes) {
+        Some((key, [])) => Ok(key),
         _ => Err(Refusal::InvalidCursor.into()),
     }
 }
 
-type ChangePlace = (Timestamp, u64, ProductId, CartId);
+/// Where a page of the history ends.
+type ChangeCursor = (Timestamp, u64, ProductId, CartId);
 
-fn place_of_change(change: &CartChange) -> ChangePlace {
+fn change_cursor(change: &CartChange) -> ChangeCursor {
     (change.at, change.version, change.product_id.clone(), change.cart_id)
 }
 
 /// The order of the history: newest first, but the products of one change by their ids.
-fn rank((at, version, product_id, cart_id): ChangePlace) -> impl Ord {
+fn history_order((at, version, product_id, cart_id): ChangeCursor) -> impl Ord {
     (Reverse(at), Reverse(version), product_id, cart_id)
 }
 
-fn write_change_place(change: &CartChange) -> Vec<u8> {
+fn encode_change_cursor(change: &CartChange) -> Vec<u8> {
     let at = change.at.as_millis().to_be_bytes();
     let version = change.version.to_be_bytes();
     [&at[..], &version, change.cart_id.as_bytes(), change.product_id.as_str().as_bytes()].concat()
 }
 
-fn read_change_place(Position(bytes): &Position) -> Result<ChangePlace> {
-    let parse = || {
+fn read_change_cursor(Position(bytes): &Position) -> Result<ChangeCursor> {
+    let decode = || {
         let (at, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
         let (cart_id, product_id) = rest.split_first_chunk()?;
@@ -348,7 +361,7 @@ fn read_change_place(Position(bytes): &Position) -> Result<ChangePlace> {
         let at = Timestamp::from_millis(i64::from_be_bytes(*at));
         Some((at, u64::from_be_bytes(*version), product_id, CartId::from_bytes(*cart_id)))
     };
-    parse().ok_or_else(|| Refusal::InvalidCursor.into())
+    decode().ok_or_else(|| Refusal::InvalidCursor.into())
 }
 
 #[cfg(test)]
@@ -356,16 +369,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_of_idle_carts_reads_back() {
+    fn idle_cursor_reads_back() {
         for (owner, status) in [
             (Owner::User(UserId::parse("u").unwrap()), CartStatus::Active),
             (Owner::Session(SessionId::parse("long-id.1").unwrap()), CartStatus::Abandoned),
         ] {
             for cart in [NEWEST, OLDEST] {
-                let place = IdlePlace { day: Date::from_days(20_522), status, owner: owner.clone(), cart };
-                let bytes = place.write();
-                assert_eq!(IdlePlace::parse(&bytes), Some(place));
-                assert_eq!(IdlePlace::parse(&bytes[..30]), None);
+                let cursor = IdleCursor { day: Date::from_days(20_522), status, owner: owner.clone(), cart };
+                let bytes = cursor.encode();
+                assert_eq!(IdleCursor::decode(&bytes), Some(cursor));
+                assert_eq!(IdleCursor::decode(&bytes[..30]), None);
             }
         }
     }

@@ -1,397 +1,314 @@
-//! Merging a guest's cart into a user's: two partitions, so two conditional changes and an intent around them.
+//! Merging a guest's cart into a user's: two partitions, so two conditional batches, with an intent around them.
 //!
-//! The guest's cart is closed first, together with a marker that says where its lines go and which lines they are. Then
-//! the user's partition decides: one change that takes the lines in and leaves a marker with the answer, or a marker that
-//! says no because the user's cart was not the expected one, after which the guest has the cart back. Whoever comes
-//! upon a merge that is half done finishes it, and finds the same answer.
+//! The first batch closes the guest's cart and leaves a [`MergeMarker`] with its lines in the guest's partition. The
+//! second batch decides in the user's partition: it either adds the lines and leaves a marker with the outcome, or it
+//! leaves a marker of refusal because the user's cart has not the expected version, after which the guest's cart is
+//! opened again. Both markers are written with the effect, so every process that works on the same merge comes to the
+//! same outcome.
 
-use mw_codec::carts::{read as read_cart, read_owner, write as write_cart, write_owner};
-use mw_codec::once::{decode_outcome, encode_outcome};
-use mw_codec::{Damaged, Reader, Writer};
-use mw_domain::cart::CartLifetime;
-use mw_domain::{Cart, CartId, CartStatus, MergeMode, Owner, SessionId, Timestamp};
+use mw_codec::idempotency::{decode_outcome, encode_outcome};
+use mw_codec::intents::merge::{self as codec, MergeMarker, MergeSpec};
+use mw_domain::{Cart, CartStatus, MergeMode, Owner};
 use mw_store::carts::Merged;
-use mw_store::once::Outcome;
+use mw_store::idempotency::StoredValue;
 use mw_store::{Refusal, Result, StoreError};
 use uuid::Uuid;
 
-use super::rows::{Change, Kept, Partition, Stored, owner_kind, place};
-use super::{check_version, turn};
+use super::rows::{CartBatch, CartKey, CartPartition, RowTtl, StoredCart, cart_key, owner_kind};
+use super::{check_version, lock_key, subject, wrong_marker};
 use crate::CassandraStore;
-use crate::guard::{Rounds, half_done, see_through};
-use crate::intents::{Intent, Kind};
+use crate::recovery::intents::{Intent, Kind};
+use crate::revision::{CasLoop, finish_paxos};
 
-/// The marker of a user's partition that says no.
+/// The marker of a refused merge in the user's partition.
 const REFUSED: &[u8] = &[];
 
-/// Who merges with whom, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Parties {
-    pub(crate) user: Owner,
-    pub(crate) guest: Owner,
-    pub(crate) mode: MergeMode,
-    pub(crate) new_cart_id: CartId,
-    pub(crate) expected_version: Option<u64>,
-    pub(crate) lifetime: CartLifetime,
-    pub(crate) now: Timestamp,
-}
-
-/// A merge whose guest's cart is closed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Begun {
-    parties: Parties,
-    /// As it was before.
-    guest: Cart,
-    /// The user's cart, as far as it was known then.
-    target: CartId,
+/// The end of a merge that has closed the guest's cart.
+enum MergeEnd {
+    Merged,
+    /// The user's cart had not the expected version: the guest has the lines again.
+    RolledBack,
 }
 
 impl CassandraStore {
-    /// Merges under an operation that others may do at the same time where it is `shared`. An intent that is open already
-    /// is the merge's from now on.
+    /// Merges under `op_id`; `is_shared` if another request or process may run the same operation. The merge takes over
+    /// an intent that the caller has begun.
     pub(crate) async fn merge_under(
         &self,
         op_id: Uuid,
-        shared: bool,
-        parties: &Parties,
+        is_shared: bool,
+        spec: &MergeSpec,
         mut intent: Option<Intent>,
     ) -> Result<Merged> {
         let merged = {
-            let _turns = self.locks.two(&turn(&parties.user), &turn(&parties.guest)).await;
-            self.try_merge(op_id, shared, parties, &mut intent).await
+            let _locks = self.locks.pair(&lock_key(&spec.user), &lock_key(&spec.guest)).await;
+            self.close_and_decide(op_id, is_shared, spec, &mut intent).await
         };
+        // Crash here: everything is done but the intent is there; the recovering process finds both markers and deletes
+        // it.
         if let Some(intent) = intent {
             match &merged {
-                Ok(_) | Err(StoreError::Refused(_)) => self.end_soon(intent),
-                Err(_) => self.intents.leave(intent),
+                Ok(_) | Err(StoreError::Refused(_)) => self.complete_soon(intent),
+                Err(_) => self.intents.abandon(intent),
             }
         }
         merged
     }
 
-    async fn try_merge(
+    /// The first half, and then the second.
+    async fn close_and_decide(
         &self,
         op_id: Uuid,
-        shared: bool,
-        parties: &Parties,
+        is_shared: bool,
+        spec: &MergeSpec,
         intent: &mut Option<Intent>,
     ) -> Result<Merged> {
-        let Parties { lifetime, now, .. } = parties;
-        let mut rounds = Rounds::of("a guest's cart");
+        let now = spec.now;
+        let mut cas_loop = CasLoop::of(subject(&spec.guest));
         loop {
             let (user, guest) =
-                futures_util::try_join!(self.partition(&parties.user), self.partition(&parties.guest))?;
-            if shared && let Some(begun) = self.begun(&parties.guest, op_id).await? {
-                return self.decide(op_id, &begun, None).await.map_err(half_done);
+                futures_util::try_join!(self.cart_partition(&spec.user), self.cart_partition(&spec.guest))?;
+            if is_shared && let Some(marker) = self.merge_marker(&spec.guest, op_id).await? {
+                return self.decide(op_id, &marker, None).await.map_err(StoreError::after_first_effect);
             }
-            let own = user.active_at(*now);
-            check_version(own, parties.expected_version)?;
-            let Some(before) = guest.active_at(*now).filter(|stored| !stored.cart.lines.is_empty()) else {
+            check_version(user.active_at(now), spec.expected_version)?;
+            let Some(before) = guest.active_at(now).filter(|stored| !stored.cart.lines.is_empty()) else {
                 let Some(last) = guest.last_merge else {
-                    return Ok(Merged { cart: user.into_active(*now), changes: Vec::new() });
+                    return Ok(Merged { cart: user.into_active(now), changes: Vec::new() });
                 };
-                match self.finish_found(&parties.guest, last).await? {
-                    // The user's cart may have been read before the lines of that merge came.
-                    Found::Merged => {
-                        let cart = self.active(&parties.user, *now).await?;
+                match self.finish_last_merge(&spec.guest, last).await? {
+                    // The user's partition may have been read before the lines of that merge arrived.
+                    MergeEnd::Merged => {
+                        let cart = self.read_active_cart(&spec.user, now).await?;
                         return Ok(Merged { cart, changes: Vec::new() });
                     }
-                    Found::GivenBack => continue,
+                    MergeEnd::RolledBack => continue,
                 }
             };
+            // Crash here: nothing was written; at most the key is claimed, and a repeated request runs again.
             if intent.is_none() {
-                let payload = encode_session(&parties.guest);
+                let payload = codec::encode(&spec.guest);
                 *intent = Some(self.intents.begin(&self.cql, Kind::Merge, op_id, payload).await?);
             }
-            let target = own.map_or(parties.new_cart_id, |own| own.cart.cart_id);
-            let begun = Begun { parties: parties.clone(), guest: before.cart.clone(), target };
-            let mut closed = before.cart.clone();
-            closed.merged_into = Some(target);
-            closed.abandon(*now, lifetime);
-            let kept = Kept::of(&parties.guest, lifetime, *now);
-            let mut change = Change::new(&self.carts, &guest, None, kept);
-            change.cart(Some(before), &closed, Some(op_id));
-            change.marker(op_id, begun.encode());
-            if change.settle(&self.cql, &mut rounds).await? {
-                return self.decide(op_id, &begun, Some(user)).await.map_err(half_done);
+            // Crash here: an intent without a marker; the recovering process drops it once no batch can be in flight.
+            let (batch, marker) = self.closing_batch(op_id, spec, &user, &guest, before);
+            if batch.apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: the guest's cart is closed, the user has no lines of it; the recovering process, a
+                // repeated request, or the guest's next merge finds the marker and decides.
+                return self.decide(op_id, &marker, Some(user)).await.map_err(StoreError::after_first_effect);
             }
         }
     }
 
-    /// The second half. `known` is the user's partition as it was read before the guest's cart was closed: nobody can have
-    /// decided in it yet.
-    async fn decide(&self, op_id: Uuid, begun: &Begun, mut known: Option<Partition>) -> Result<Merged> {
-        let Parties { user: owner, mode, new_cart_id, expected_version, lifetime, now, .. } = &begun.parties;
-        let kept = Kept::of(owner, lifetime, *now);
-        let mut rounds = Rounds::of("a cart");
+    /// The batch that closes the guest's cart, and the marker that it leaves.
+    fn closing_batch(
+        &self,
+        op_id: Uuid,
+        spec: &MergeSpec,
+        user: &CartPartition,
+        guest: &CartPartition,
+        before: &StoredCart,
+    ) -> (CartBatch<'_>, MergeMarker) {
+        let target = user.active_at(spec.now).map_or(spec.new_cart_id, |own| own.cart.cart_id);
+        let marker = MergeMarker { spec: spec.clone(), guest_cart: before.cart.clone(), target };
+        let mut closed = before.cart.clone();
+        closed.merged_into = Some(target);
+        closed.abandon(spec.now, &spec.lifetime);
+        let ttl = RowTtl::of_change(&spec.guest, &spec.lifetime, spec.now);
+        let mut batch = CartBatch::new(&self.carts, guest, None, ttl);
+        batch.put_cart(Some(before), &closed, Some(op_id));
+        batch.put_marker(op_id, codec::encode_marker(&marker));
+        (batch, marker)
+    }
+
+    /// The second half: the user's partition decides, once. `known` is the user's partition as it was read before the
+    /// guest's cart was closed, when no process can have decided yet.
+    async fn decide(
+        &self,
+        op_id: Uuid,
+        marker: &MergeMarker,
+        mut known: Option<CartPartition>,
+    ) -> Result<Merged> {
+        let MergeSpec { user: owner, mode, new_cart_id, expected_version, lifetime, now, .. } = &marker.spec;
+        let ttl = RowTtl::of_change(owner, lifetime, *now);
+        let mut cas_loop = CasLoop::of(subject(owner));
         loop {
             let user = if let Some(user) = known.take() {
                 user
             } else {
-                let user = self.partition(owner).await?;
-                if let Some(outcome) = self.outcome_of(owner, op_id).await? {
-                    return self.decided(op_id, begun, &outcome).await;
+                let user = self.cart_partition(owner).await?;
+                if let Some(decision) = self.read_marker(owner, op_id).await? {
+                    return self.follow_decision(op_id, marker, &decision).await;
                 }
                 user
             };
-            let own = user.active_at(*now);
-            if check_version(own, *expected_version).is_err() {
-                let mut change = Change::new(&self.carts, &user, user.pointer, kept);
-                change.marker(op_id, REFUSED.to_vec());
-                if change.settle(&self.cql, &mut rounds).await? {
-                    return self.decided(op_id, begun, REFUSED).await;
+            let before = user.active_at(*now);
+            if check_version(before, *expected_version).is_err() {
+                let mut batch = CartBatch::new(&self.carts, &user, user.active_key, ttl);
+                batch.put_marker(op_id, REFUSED.to_vec());
+                if batch.apply(&self.cql, &mut cas_loop).await? {
+                    // Crash here: refused, the guest's cart is still closed; the next process that finds the merge
+                    // opens it.
+                    return self.follow_decision(op_id, marker, REFUSED).await;
                 }
                 continue;
             }
-            let mut cart =
-                own.map_or_else(|| Cart::open(*new_cart_id, owner.clone(), *now), |own| own.cart.clone());
-            let changes = cart.take_in(&mut begun.guest.clone(), *mode, *now, lifetime);
-            let mut change = Change::new(&self.carts, &user, Some(place(&cart)), kept);
+            let mut cart = before
+                .map_or_else(|| Cart::open(*new_cart_id, owner.clone(), *now), |stored| stored.cart.clone());
+            let changes = cart.merge_from(&mut marker.guest_cart.clone(), *mode, *now, lifetime);
+            let mut batch = CartBatch::new(&self.carts, &user, Some(cart_key(&cart)), ttl);
             if !changes.is_empty() {
-                self.note_day(own, &cart, kept).await?;
-                change.cart(own, &cart, None);
+                self.index_day(before, &cart, ttl).await?;
+                // Crash here: an index row without the change, which the report of idle carts skips; the merge is as
+                // before.
+                batch.put_cart(before, &cart, None);
             }
             let merged = Merged { cart: Some(cart), changes };
-            change.marker(op_id, encode_outcome(&Outcome::Merged(merged.clone())));
-            if change.settle(&self.cql, &mut rounds).await? {
-                self.follow_merge(op_id, begun, &merged).await?;
+            batch.put_marker(op_id, encode_outcome(&merged.to_outcome()));
+            if batch.apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: the user has the lines, their history is missing; the recovering process finds the
+                // outcome in the user's marker and goes on with `finish_merged`.
+                self.finish_merged(op_id, marker, &merged).await?;
                 return Ok(merged);
             }
         }
     }
 
-    /// Gives the answer that the user's partition has, and does what is left to do.
-    async fn decided(&self, op_id: Uuid, begun: &Begun, outcome: &[u8]) -> Result<Merged> {
-        if outcome == REFUSED {
-            self.give_back(op_id, begun).await?;
-            let current = self.active(&begun.parties.user, begun.parties.now).await?;
+    /// Does what remains to do after the decision of the user's partition, and returns its outcome.
+    async fn follow_decision(&self, op_id: Uuid, marker: &MergeMarker, decision: &[u8]) -> Result<Merged> {
+        if decision == REFUSED {
+            self.reopen_guest_cart(op_id, marker).await?;
+            let current = self.read_active_cart(&marker.spec.user, marker.spec.now).await?;
             return Err(Refusal::CartVersion { current }.into());
         }
-        let Outcome::Merged(merged) = decode_outcome(outcome)? else {
-            return Err(StoreError::Corrupt(format!("the outcome of {op_id}")));
-        };
-        self.follow_merge(op_id, begun, &merged).await?;
+        let merged = Merged::from_outcome(decode_outcome(decision)?).ok_or_else(|| wrong_marker(op_id))?;
+        self.finish_merged(op_id, marker, &merged).await?;
         Ok(merged)
     }
 
-    /// What follows from the lines being in the user's cart: their history, and where the guest's cart says they are.
-    async fn follow_merge(&self, op_id: Uuid, begun: &Begun, merged: &Merged) -> Result<()> {
+    /// Writes what follows from the lines being in the user's cart: their history, and the cart that the guest's names.
+    async fn finish_merged(&self, op_id: Uuid, marker: &MergeMarker, merged: &Merged) -> Result<()> {
         let Some(cart) = &merged.cart else { return Ok(()) };
-        self.note_changes(&begun.parties.user, cart.merge_history(&merged.changes)).await?;
-        if cart.cart_id == begun.target {
+        self.append_changes(&marker.spec.user, cart.merge_history(&merged.changes)).await?;
+        // Crash here: the guest's cart may name a cart that was never opened; the recovering process comes here again.
+        if cart.cart_id == marker.target {
             return Ok(());
         }
-        self.change_closed(op_id, begun, |closed, _| {
+        self.rewrite_guest_cart(op_id, marker, |closed, _| {
             let mut moved = closed.cart.clone();
             moved.merged_into = Some(cart.cart_id);
-            Rewritten { carts: vec![moved], merge_id: Some(op_id), open: None }
+            GuestRewrite { carts: vec![moved], merge_id: Some(op_id), active_key: None }
         })
         .await
     }
 
-    /// The guest's cart is open again as it was; where the guest has opened another, that one takes the lines.
-    async fn give_back(&self, op_id: Uuid, begun: &Begun) -> Result<()> {
-        let Parties { lifetime, now, .. } = &begun.parties;
-        self.change_closed(op_id, begun, |closed, open| match open {
-            None => Rewritten {
-                carts: vec![begun.guest.clone()],
+    /// Opens the guest's cart again as it was; where the guest has opened another, that one gets the lines.
+    async fn reopen_guest_cart(&self, op_id: Uuid, marker: &MergeMarker) -> Result<()> {
+        let MergeSpec { lifetime, now, .. } = &marker.spec;
+        self.rewrite_guest_cart(op_id, marker, |closed, active| match active {
+            None => GuestRewrite {
+                carts: vec![marker.guest_cart.clone()],
                 merge_id: None,
-                open: Some(place(&begun.guest)),
+                active_key: Some(cart_key(&marker.guest_cart)),
             },
-            Some(open) => {
-                let (mut open, mut closed) = (open.cart.clone(), closed.cart.clone());
-                let changes = open.take_in(&mut begun.guest.clone(), MergeMode::User, *now, lifetime);
-                closed.merged_into = Some(open.cart_id);
-                let at = place(&open);
-                let carts = if changes.is_empty() { vec![closed] } else { vec![closed, open] };
-                Rewritten { carts, merge_id: None, open: Some(at) }
+            Some(active) => {
+                let (mut active, mut closed) = (active.cart.clone(), closed.cart.clone());
+                let changes =
+                    active.merge_from(&mut marker.guest_cart.clone(), MergeMode::User, *now, lifetime);
+                closed.merged_into = Some(active.cart_id);
+                let active_key = Some(cart_key(&active));
+                let carts = if changes.is_empty() { vec![closed] } else { vec![closed, active] };
+                GuestRewrite { carts, merge_id: None, active_key }
             }
         })
         .await
     }
 
-    /// Changes the guest's cart that the merge closed, unless that has been done.
-    async fn change_closed(
+    /// Changes the guest's cart that this merge closed. A second call does no harm: a cart that was opened again has no
+    /// `merge_id` and is left alone, one that was moved is written again with the same values.
+    async fn rewrite_guest_cart(
         &self,
         op_id: Uuid,
-        begun: &Begun,
-        rewrite: impl Fn(&Stored, Option<&Stored>) -> Rewritten + Send + Sync,
+        marker: &MergeMarker,
+        rewrite: impl Fn(&StoredCart, Option<&StoredCart>) -> GuestRewrite + Send + Sync,
     ) -> Result<()> {
-        let Parties { guest: owner, lifetime, now, .. } = &begun.parties;
-        let kept = Kept::of(owner, lifetime, *now);
-        let mut rounds = Rounds::of("a guest's cart");
+        let MergeSpec { guest: owner, lifetime, now, .. } = &marker.spec;
+        let ttl = RowTtl::of_change(owner, lifetime, *now);
+        let mut cas_loop = CasLoop::of(subject(owner));
         loop {
-            let guest = self.partition(owner).await?;
-            let closed = self.cart_at(owner, place(&begun.guest)).await?;
-            let by_this = closed.filter(|closed| closed.merge_id == Some(op_id));
-            let Some(closed) = by_this.filter(|closed| closed.cart.status == CartStatus::Abandoned) else {
+            let guest = self.cart_partition(owner).await?;
+            let stored = self.stored_cart(owner, cart_key(&marker.guest_cart)).await?;
+            let closed_here = stored.filter(|stored| stored.merge_id == Some(op_id));
+            let Some(closed) = closed_here.filter(|stored| stored.cart.status == CartStatus::Abandoned)
+            else {
                 return Ok(());
             };
-            let open = guest.pointer.and_then(|at| guest.open_at(at));
-            let Rewritten { carts, merge_id, open: pointer } = rewrite(&closed, open);
-            let mut change = Change::new(&self.carts, &guest, pointer.or(guest.pointer), kept);
+            let active = guest.active_key.and_then(|key| guest.active_with_key(key));
+            let GuestRewrite { carts, merge_id, active_key } = rewrite(&closed, active);
+            let mut batch = CartBatch::new(&self.carts, &guest, active_key.or(guest.active_key), ttl);
             for cart in &carts {
-                let before = if cart.cart_id == closed.cart.cart_id { Some(&closed) } else { open };
-                let merge_id = merge_id.filter(|_| cart.cart_id == closed.cart.cart_id);
-                change.cart(before, cart, merge_id);
+                let is_closed = cart.cart_id == closed.cart.cart_id;
+                let before = if is_closed { Some(&closed) } else { active };
+                batch.put_cart(before, cart, merge_id.filter(|_| is_closed));
             }
-            if change.settle(&self.cql, &mut rounds).await? {
+            // Crash here: the guest's cart is as the first half left it; the recovering process comes here again.
+            if batch.apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: only the intent remains, or nothing; the recovering process finds no work and deletes it.
                 return Ok(());
             }
         }
     }
 
-    /// What a guest's partition says of a merge; `None` where it never closed a cart.
-    async fn begun(&self, guest: &Owner, op_id: Uuid) -> Result<Option<Begun>> {
-        let bytes = self.outcome_of(guest, op_id).await?;
-        Ok(bytes.map(|bytes| Begun::decode(&bytes)).transpose()?)
+    /// The marker that a merge left in the guest's partition; `None` if it has not closed a cart.
+    async fn merge_marker(&self, guest: &Owner, op_id: Uuid) -> Result<Option<MergeMarker>> {
+        let bytes = self.read_marker(guest, op_id).await?;
+        Ok(bytes.map(|bytes| codec::decode_marker(&bytes)).transpose()?)
     }
 
-    /// Finishes the merge that closed a guest's cart, if it is not finished.
-    async fn finish_found(&self, guest: &Owner, op_id: Uuid) -> Result<Found> {
-        // Its marker goes long after it is finished.
-        let Some(begun) = self.begun(guest, op_id).await? else { return Ok(Found::Merged) };
-        match self.outcome_of(&begun.parties.user, op_id).await? {
-            Some(outcome) if outcome != REFUSED => Ok(Found::Merged),
-            _ => self.finish_begun(op_id, &begun).await,
+    /// Finishes the merge that closed the guest's newest cart, if a process left it half done.
+    async fn finish_last_merge(&self, guest: &Owner, op_id: Uuid) -> Result<MergeEnd> {
+        // A marker expires long after its merge is finished.
+        let Some(marker) = self.merge_marker(guest, op_id).await? else { return Ok(MergeEnd::Merged) };
+        match self.read_marker(&marker.spec.user, op_id).await? {
+            Some(decision) if decision != REFUSED => Ok(MergeEnd::Merged),
+            _ => self.finish_closed_merge(op_id, &marker).await,
         }
     }
 
-    async fn finish_begun(&self, op_id: Uuid, begun: &Begun) -> Result<Found> {
-        match self.decide(op_id, begun, None).await {
-            Ok(_) => Ok(Found::Merged),
-            Err(StoreError::Refused(_)) => Ok(Found::GivenBack),
+    async fn finish_closed_merge(&self, op_id: Uuid, marker: &MergeMarker) -> Result<MergeEnd> {
+        match self.decide(op_id, marker, None).await {
+            Ok(_) => Ok(MergeEnd::Merged),
+            Err(StoreError::Refused(_)) => Ok(MergeEnd::RolledBack),
             Err(error) => Err(error),
         }
     }
 
-    /// Finishes what a process left of a merge.
-    pub(crate) async fn finish_merge(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
-        let guest = decode_session(payload)?;
-        if self.finish_closed(&guest, op_id).await? { Ok(()) } else { self.intents.wait_for(op_id) }
+    /// Recovers an orphaned or abandoned merge. Every step is idempotent, so a crash in here leaves a merge that the
+    /// next process recovers in the same way.
+    pub(crate) async fn recover_merge(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
+        let guest = codec::decode(payload)?;
+        if self.recover_closed_merge(&guest, op_id).await? {
+            Ok(())
+        } else {
+            self.intents.keep_while_in_flight(op_id)
+        }
     }
 
-    /// Finishes a merge if it has closed the guest's cart; answers whether it has.
-    pub(crate) async fn finish_closed(&self, guest: &Owner, op_id: Uuid) -> Result<bool> {
-        see_through(&self.cql, &self.carts.look, (owner_kind(guest), guest.id())).await?;
-        let Some(begun) = self.begun(guest, op_id).await? else { return Ok(false) };
-        self.finish_begun(op_id, &begun).await?;
+    /// Finishes a merge that has closed the guest's cart; `false` if it has not.
+    pub(crate) async fn recover_closed_merge(&self, guest: &Owner, op_id: Uuid) -> Result<bool> {
+        // The batch that closes the cart may be in a Paxos round that its coordinator left: complete it before reading.
+        finish_paxos(&self.cql, &self.carts.serial_revision, (owner_kind(guest), guest.id())).await?;
+        let Some(marker) = self.merge_marker(guest, op_id).await? else { return Ok(false) };
+        self.finish_closed_merge(op_id, &marker).await?;
         Ok(true)
     }
 }
 
-/// What became of a merge that somebody began.
-enum Found {
-    Merged,
-    /// The user's cart was not the expected one: the guest has the lines.
-    GivenBack,
-}
-
-/// Carts of a guest's partition as they become, and which of them is open.
-struct Rewritten {
+/// Carts of the guest's partition after a rewrite.
+struct GuestRewrite {
     carts: Vec<Cart>,
+    /// The `merge_id` of the cart that the merge closed.
     merge_id: Option<Uuid>,
-    open: Option<(Timestamp, CartId)>,
-}
-
-fn encode_session(guest: &Owner) -> Vec<u8> {
-    let mut writer = Writer::new(guest.id().len() + 4);
-    writer.text(guest.id());
-    writer.done()
-}
-
-fn decode_session(bytes: &[u8]) -> Result<Owner, Damaged> {
-    let mut reader = Reader::new(bytes, "the intent of a merge")?;
-    let session_id = reader.id(SessionId::parse)?;
-    reader.end()?;
-    Ok(Owner::Session(session_id))
-}
-
-impl Parties {
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        write_owner(writer, &self.user);
-        write_owner(writer, &self.guest);
-        writer.byte(match self.mode {
-            MergeMode::Sum => 0,
-            MergeMode::Max => 1,
-            MergeMode::Guest => 2,
-            MergeMode::User => 3,
-        });
-        writer.bytes(self.new_cart_id.as_bytes());
-        writer.optional(self.expected_version.as_ref(), |writer, version| writer.unsigned(*version));
-        writer.signed(self.lifetime.user_ms);
-        writer.signed(self.lifetime.guest_ms);
-        writer.time(self.now);
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
-        Ok(Self {
-            user: read_owner(reader)?,
-            guest: read_owner(reader)?,
-            mode: match reader.byte()? {
-                0 => MergeMode::Sum,
-                1 => MergeMode::Max,
-                2 => MergeMode::Guest,
-                3 => MergeMode::User,
-                _ => return Err(reader.damaged()),
-            },
-            new_cart_id: CartId::from_bytes(reader.array()?),
-            expected_version: reader.optional(Reader::unsigned)?,
-            lifetime: CartLifetime { user_ms: reader.signed()?, guest_ms: reader.signed()? },
-            now: reader.time()?,
-        })
-    }
-}
-
-impl Begun {
-    fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(256);
-        self.parties.write(&mut writer);
-        writer.bytes(self.target.as_bytes());
-        write_cart(&mut writer, &self.guest);
-        writer.done()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(bytes, "a merge")?;
-        let parties = Parties::read(&mut reader)?;
-        let target = CartId::from_bytes(reader.array()?);
-        let guest = read_cart(&mut reader)?;
-        reader.end()?;
-        Ok(Self { parties, guest, target })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mw_domain::{ProductId, UserId};
-
-    #[test]
-    fn a_merge_reads_back() {
-        let guest = Owner::Session(SessionId::parse("s").unwrap());
-        let lifetime = CartLifetime { user_ms: 2_592_000_000, guest_ms: 86_400_000 };
-        let now = Timestamp::from_millis(1_773_144_000_000);
-        let mut cart = Cart::open(CartId::new(Uuid::from_u128(7)), guest.clone(), now);
-        cart.set_line(ProductId::parse("p").unwrap(), 3, now, &lifetime).unwrap();
-        for (mode, expected_version) in [
-            (MergeMode::Sum, None),
-            (MergeMode::Max, Some(0)),
-            (MergeMode::Guest, Some(9)),
-            (MergeMode::User, Some(u64::MAX)),
-        ] {
-            let parties = Parties {
-                user: Owner::User(UserId::parse("u").unwrap()),
-                guest: guest.clone(),
-                mode,
-                new_cart_id: CartId::new(Uuid::from_u128(8)),
-                expected_version,
-                lifetime,
-                now,
-            };
-            let begun = Begun { parties, guest: cart.clone(), target: CartId::new(Uuid::from_u128(9)) };
-            assert_eq!(Begun::decode(&begun.encode()), Ok(begun));
-        }
-        assert_eq!(decode_session(&encode_session(&guest)), Ok(guest));
-    }
+    /// The key of the active cart, if it changes.
+    active_key: Option<CartKey>,
 }

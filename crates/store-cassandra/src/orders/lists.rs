@@ -1,11 +1,13 @@
-//! Lists of orders: buckets newest first, until the page is full.
+//! Lists of orders and the sales report. Reads only.
+//!
+//! A list is divided into buckets: months of a user, days of a zone or of the shop. The table `buckets` names those
+//! that may have orders; a list walks them newest first and stops when its page is full.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::{Date, GeoZone, Money, Order, OrderStatus, Period, Timestamp, UserId};
-use mw_store::orders::Sales;
+use mw_store::orders::{Sales, SalesReport};
 use mw_store::{Page, PageRequest, Position, Refusal, Result, StoreError};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -14,15 +16,15 @@ use uuid::Uuid;
 
 use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed};
 use crate::CassandraStore;
-use crate::cql::{Access, Cql};
-use crate::tables::Table;
-use crate::time::{from_cql, to_cql};
+use crate::driver::statements::{Access, Cql};
+use crate::driver::time::{from_cql, to_cql};
+use crate::schema::tables::Table;
 
-/// Buckets looked up at once.
+/// Buckets read from the table `buckets` at a time.
 const BUCKETS: i32 = 64;
-/// Shards read at once.
-const AT_ONCE: usize = 16;
-/// Orders summed in one read of a report.
+/// Shards of a day read at the same time.
+const CONCURRENT_SHARDS: usize = 16;
+/// Orders in one page of the sales report.
 const SALES_PAGE: i32 = 1_000;
 
 #[derive(Debug)]
@@ -49,9 +51,9 @@ impl Statements {
             )
         };
         let (zone_day, day) = ("geo_zone = ? AND day = ? AND shard = ?", "day = ? AND shard = ?");
-        let customer = list("user_id = ? AND bucket = ?");
+        let by_user = list("user_id = ? AND bucket = ?");
         let mut statements = Self {
-            by_customer: cql.prepare(Table::OrdersByCustomer, Access::Read, &customer).await?,
+            by_customer: cql.prepare(Table::OrdersByCustomer, Access::Read, &by_user).await?,
             by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &list(zone_day)).await?,
             by_day: cql.prepare(Table::OrdersByDay, Access::Read, &list(day)).await?,
             sales_by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &sales(zone_day)).await?,
@@ -63,14 +65,14 @@ impl Statements {
     }
 }
 
-/// Orders before this one are still to be listed.
+/// Where a page begins: orders before this one are still to be listed.
 #[derive(Debug, Clone, Copy)]
-struct Before {
+struct ListCursor {
     created_at: Timestamp,
     order_id: Uuid,
 }
 
-impl Before {
+impl ListCursor {
     fn new(period: &Period, after: Option<&Position>) -> Result<Self> {
         let Some(Position(bytes)) = after else {
             return Ok(Self { created_at: period.to, order_id: Uuid::nil() });
@@ -90,14 +92,14 @@ impl Before {
     }
 }
 
-/// A page that is being filled.
-struct Filling {
+/// A page while it is filled.
+struct PageBuilder {
     limit: usize,
     items: Vec<Order>,
 }
 
-impl Filling {
-    /// One more than the page: it tells that there is more.
+impl PageBuilder {
+    /// Rows to read: one more than the page has room for shows that there is a next page.
     fn wanted(&self) -> i32 {
         i32::try_from(self.limit + 1 - self.items.len()).unwrap_or(i32::MAX)
     }
@@ -106,16 +108,16 @@ impl Filling {
         self.items.len() > self.limit
     }
 
-    fn page(mut self) -> Page<Order> {
-        let is_more = self.is_full();
+    fn build(mut self) -> Page<Order> {
+        let has_more = self.is_full();
         self.items.truncate(self.limit);
-        let next = self.items.last().filter(|_| is_more).map(Before::position);
+        let next = self.items.last().filter(|_| has_more).map(ListCursor::position);
         Page { items: self.items, next }
     }
 }
 
 impl CassandraStore {
-    /// Buckets of a list that may have orders of the period before a place, newest first, a few at a time.
+    /// Buckets of a list that may have orders of the period before `below`, newest first, up to [`BUCKETS`].
     async fn next_buckets(
         &self,
         table: Table,
@@ -123,9 +125,9 @@ impl CassandraStore {
         period: &Period,
         below: Timestamp,
     ) -> Result<Vec<(Timestamp, String)>> {
-        let asked = Period { from: period.from, to: below };
-        let mut buckets = self.plans.buckets(&self.cql, table, key, &asked, BUCKETS).await?;
-        // The bucket that the period begins in is the last one with something of it.
+        let period_below = Period { from: period.from, to: below };
+        let mut buckets = self.bucketing.buckets(&self.cql, table, key, &period_below, BUCKETS).await?;
+        // The bucket that the period begins in is the last one with orders of the period.
         if let Some(last) = buckets.iter().position(|(starts_at, _)| *starts_at <= period.from) {
             let first = buckets.get(last).map(|(starts_at, _)| *starts_at);
             buckets.retain(|(starts_at, _)| Some(*starts_at) >= first);
@@ -133,43 +135,45 @@ impl CassandraStore {
         Ok(buckets)
     }
 
-    pub(super) async fn list_of_customer(
+    pub(super) async fn list_by_user(
         &self,
         user_id: &UserId,
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        let before = Before::new(&period, request.after.as_ref())?;
-        let mut filling = Filling { limit: request.limit, items: Vec::new() };
+        let before = ListCursor::new(&period, request.after.as_ref())?;
+        let mut page = PageBuilder { limit: request.limit, items: Vec::new() };
         let table = Table::OrdersByCustomer;
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
             let buckets = self.next_buckets(table, user_id.as_str(), &period, below).await?;
             for (_, bucket) in &buckets {
-                let asked = (
+                let values = (
                     user_id.as_str(),
                     bucket.as_str(),
                     to_cql(period.from),
                     to_cql(before.created_at),
                     &before.order_id.as_bytes()[..],
-                    filling.wanted(),
+                    page.wanted(),
                 );
-                let rows: Vec<ListRow> = self.cql.rows(&self.orders.lists.by_customer, asked).await?;
+                let rows: Vec<ListRow> = self.cql.rows(&self.orders.lists.by_customer, values).await?;
                 for row in rows {
-                    filling.items.push(read_listed(row)?);
+                    page.items.push(read_listed(row)?);
                 }
-                if filling.is_full() {
-                    return Ok(filling.page());
+                if page.is_full() {
+                    return Ok(page.build());
                 }
             }
             match buckets.last() {
-                Some((starts_at, _)) if *starts_at > period.from && is_cut(&buckets) => below = *starts_at,
-                _ => return Ok(filling.page()),
+                Some((starts_at, _)) if *starts_at > period.from && is_truncated(&buckets) => {
+                    below = *starts_at;
+                }
+                _ => return Ok(page.build()),
             }
         }
     }
 
-    /// The days of a list with their shards, newest first, a few at a time.
+    /// The days of a list with their shard counts, newest first, and where to read on.
     async fn next_days(
         &self,
         table: Table,
@@ -179,18 +183,24 @@ impl CassandraStore {
     ) -> Result<(Vec<(Date, i32)>, Option<Timestamp>)> {
         let buckets = self.next_buckets(table, key, period, below).await?;
         let mut days: Vec<(Date, i32)> = Vec::new();
-        for (starts_at, cut) in &buckets {
+        for (starts_at, buckets) in &buckets {
             let date = starts_at.date();
-            let cut: i32 = cut.parse().map_err(|_| StoreError::Corrupt(format!("a day cut into {cut:?}")))?;
+            let buckets: i32 = buckets.parse().map_err(|_| {
+                StoreError::Corrupt(format!(
+                    "read buckets of {}: invalid shard count {buckets:?}",
+                    table.name()
+                ))
+            })?;
             match days.last_mut() {
-                Some((last, shards)) if *last == date => *shards = cut.max(*shards),
-                _ => days.push((date, cut)),
+                Some((last, shards)) if *last == date => *shards = buckets.max(*shards),
+                _ => days.push((date, buckets)),
             }
         }
         let next = buckets.last().map(|(starts_at, _)| *starts_at);
-        Ok((days, next.filter(|starts_at| *starts_at > period.from && is_cut(&buckets))))
+        Ok((days, next.filter(|starts_at| *starts_at > period.from && is_truncated(&buckets))))
     }
 
+    /// The list of a zone, or of the whole shop, and its key.
     fn list_of(geo_zone: Option<&GeoZone>) -> (Table, &str) {
         match geo_zone {
             Some(zone) => (Table::OrdersByZoneDay, zone.as_str()),
@@ -204,21 +214,21 @@ impl CassandraStore {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        let before = Before::new(&period, request.after.as_ref())?;
-        let mut filling = Filling { limit: request.limit, items: Vec::new() };
+        let before = ListCursor::new(&period, request.after.as_ref())?;
+        let mut page = PageBuilder { limit: request.limit, items: Vec::new() };
         let (table, key) = Self::list_of(geo_zone);
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
             let (days, next) = self.next_days(table, key, &period, below).await?;
             for (date, shards) in days {
-                self.fill_from_day(geo_zone, date, shards, &period, before, &mut filling).await?;
-                if filling.is_full() {
-                    return Ok(filling.page());
+                self.fill_from_day(geo_zone, date, shards, &period, before, &mut page).await?;
+                if page.is_full() {
+                    return Ok(page.build());
                 }
             }
             match next {
                 Some(starts_at) => below = starts_at,
-                None => return Ok(filling.page()),
+                None => return Ok(page.build()),
             }
         }
     }
@@ -229,49 +239,49 @@ impl CassandraStore {
         date: Date,
         shards: i32,
         period: &Period,
-        before: Before,
-        filling: &mut Filling,
+        before: ListCursor,
+        page: &mut PageBuilder,
     ) -> Result<()> {
         let day = day_of(date.midnight());
         let (from, until) = (to_cql(period.from), to_cql(before.created_at));
         let id = &before.order_id.as_bytes()[..];
-        let wanted = filling.wanted();
+        let wanted = page.wanted();
         let reads = (0..shards).map(|shard| async move {
             let lists = &self.orders.lists;
             if let Some(zone) = geo_zone {
-                let asked = (zone.as_str(), day, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_zone_day, asked).await
+                let values = (zone.as_str(), day, shard, from, until, id, wanted);
+                self.cql.rows::<ListRow>(&lists.by_zone_day, values).await
             } else {
-                let asked = (day, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_day, asked).await
+                let values = (day, shard, from, until, id, wanted);
+                self.cql.rows::<ListRow>(&lists.by_day, values).await
             }
         });
         let reads: Vec<_> = reads.collect();
-        let found: Vec<Vec<ListRow>> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+        let found: Vec<Vec<ListRow>> = stream::iter(reads).buffered(CONCURRENT_SHARDS).try_collect().await?;
         let mut orders = Vec::new();
         for row in found.into_iter().flatten() {
             orders.push(read_listed(row)?);
         }
         orders.sort_by_key(|order| Reverse((order.created_at, order.order_id)));
         orders.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
-        filling.items.extend(orders);
+        page.items.extend(orders);
         Ok(())
     }
 
     pub(super) async fn sum_sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
         let (table, key) = Self::list_of(geo_zone);
-        let mut sales = BTreeMap::new();
+        let mut report = SalesReport::default();
         let mut below = period.to;
         loop {
             let (days, next) = self.next_days(table, key, &period, below).await?;
             for (date, shards) in days {
                 for shard in 0..shards {
-                    self.sum_shard(geo_zone, date, shard, &period, &mut sales).await?;
+                    self.sum_shard(geo_zone, date, shard, &period, &mut report).await?;
                 }
             }
             match next {
                 Some(starts_at) => below = starts_at,
-                None => return Ok(sales.into_values().collect()),
+                None => return Ok(report.into_sales()),
             }
         }
     }
@@ -282,7 +292,7 @@ impl CassandraStore {
         date: Date,
         shard: i32,
         period: &Period,
-        sales: &mut BTreeMap<(Date, GeoZone), Sales>,
+        report: &mut SalesReport,
     ) -> Result<()> {
         let day: CqlDate = day_of(date.midnight());
         let (from, to) = (to_cql(period.from), to_cql(period.to));
@@ -290,14 +300,14 @@ impl CassandraStore {
         let mut page = PagingState::start();
         loop {
             let (rows, next) = if let Some(zone) = geo_zone {
-                let asked = (zone.as_str(), day, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_zone_day, asked, page).await?
+                let values = (zone.as_str(), day, shard, from, to);
+                self.cql.page::<SalesRow>(&lists.sales_by_zone_day, values, page).await?
             } else {
-                let asked = (day, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_day, asked, page).await?
+                let values = (day, shard, from, to);
+                self.cql.page::<SalesRow>(&lists.sales_by_day, values, page).await?
             };
             for row in rows {
-                add_sale(row, sales)?;
+                add_sale(row, report)?;
             }
             let Some(next) = next else { return Ok(()) };
             page = next;
@@ -305,31 +315,22 @@ impl CassandraStore {
     }
 }
 
-fn is_cut(buckets: &[(Timestamp, String)]) -> bool {
+/// Whether there may be more buckets than were read.
+fn is_truncated(buckets: &[(Timestamp, String)]) -> bool {
     buckets.len() == usize::try_from(BUCKETS).unwrap_or_default()
 }
 
 type SalesRow = (Option<Snapshot>,);
 
-fn add_sale((snapshot,): SalesRow, sales: &mut BTreeMap<(Date, GeoZone), Sales>) -> Result<()> {
+fn add_sale((snapshot,): SalesRow, report: &mut SalesReport) -> Result<()> {
     let Some(Snapshot { placed, status, .. }) = snapshot else { return Ok(()) };
     if !OrderStatus::parse(&status).is_some_and(OrderStatus::is_sale) {
         return Ok(());
     }
-    let date = from_cql(placed.created_at).date();
     let zone = &placed.geo_zone;
-    let geo_zone =
-        GeoZone::parse(zone).map_err(|_| StoreError::Corrupt(format!("an order of zone {zone:?}")))?;
-    let row = sales.entry((date, geo_zone.clone())).or_insert_with(|| Sales {
-        date,
-        geo_zone,
-        orders: 0,
-        units: 0,
-        revenue: Money::ZERO,
-    });
-    row.orders += 1;
-    row.units +=
-        placed.items.iter().map(|item| u64::try_from(item.quantity).unwrap_or_default()).sum::<u64>();
-    row.revenue = row.revenue.saturating_add(Money::from_minor(placed.total));
+    let geo_zone = GeoZone::parse(zone)
+        .map_err(|_| StoreError::Corrupt(format!("read sales: invalid zone {zone:?}")))?;
+    let units = placed.items.iter().map(|item| u64::try_from(item.quantity).unwrap_or_default()).sum();
+    report.add_sale(from_cql(placed.created_at), &geo_zone, units, Money::from_minor(placed.total));
     Ok(())
 }

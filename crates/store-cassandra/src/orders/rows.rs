@@ -1,28 +1,23 @@
-//! Orders as rows: by id, and in the three lists.
+//! Orders as CQL rows, by id and in the three lists, converted to and from the domain's orders and events.
 
-use mw_domain::bucket::{MonthPiece, shard};
-use mw_domain::order::EventKind;
+use mw_domain::orders::EventKind;
 use mw_domain::{
     GeoZone, Money, Order, OrderEvent, OrderId, OrderLine, OrderStatus, ProductId, Timestamp, UserId,
 };
 use mw_store::{Result, StoreError};
-use scylla::statement::prepared::PreparedStatement;
-use scylla::value::{CqlDate, CqlTimestamp, MaybeUnset};
-use scylla::{DeserializeRow, DeserializeValue, SerializeRow, SerializeValue};
+use scylla::value::{CqlDate, CqlTimestamp};
+use scylla::{DeserializeRow, DeserializeValue, SerializeValue};
 use uuid::Uuid;
 
-use crate::CassandraStore;
-use crate::cql::{Access, Cql};
-use crate::due::Queue;
-use crate::gather::Gather;
-use crate::tables::Table;
-use crate::time::{from_cql, to_cql};
+use crate::driver::time::{from_cql, to_cql};
 
-/// Cassandra counts days from the middle of its range.
+/// CQL dates count days from 1970-01-01, offset by 2^31.
 const DAY_ZERO: i64 = 1 << 31;
-/// What is left of an id's 128 bits are 64 milliseconds of a version 7 UUID.
-const SLOT_BITS: u32 = 128 - 48 + 6;
+/// The bits of an order id below its time bucket: 80 bits that are not time, and the low six bits of the
+/// milliseconds. So a time bucket is 64 ms of the version 7 UUID.
+const BUCKET_SHIFT: u32 = 128 - 48 + 6;
 
+/// A line of an order: the type `order_item`.
 #[derive(Debug, Clone, SerializeValue, DeserializeValue)]
 pub(super) struct Item {
     product_id: String,
@@ -31,7 +26,7 @@ pub(super) struct Item {
     pub(super) quantity: i32,
 }
 
-/// What never changes of an order.
+/// The immutable part of an order: the type `placed_order`.
 #[derive(Debug, Clone, SerializeValue, DeserializeValue)]
 pub(super) struct Placed {
     user_id: String,
@@ -44,34 +39,33 @@ pub(super) struct Placed {
     pay_by: CqlTimestamp,
 }
 
-/// An order at a version.
+/// An order at one version: the type `order_snapshot`.
 #[derive(Debug, Clone, SerializeValue, DeserializeValue)]
 pub(super) struct Snapshot {
     pub(super) placed: Placed,
     pub(super) status: String,
-    updated_at: CqlTimestamp,
-    version: i64,
+    pub(super) updated_at: CqlTimestamp,
+    pub(super) version: i64,
 }
 
-/// An order in a list; its id is bytes there.
+/// An order in a list. The id is a blob there: Cassandra sorts the type `uuid` by version first.
 pub(super) type ListRow = (Vec<u8>, Option<Snapshot>);
 
 pub(super) const LIST_COLUMNS: &str = "order_id, snapshot";
 
-pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note, mark";
+pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note, op_token";
 
-/// The columns of [`OwnRow`].
-pub(super) fn own_columns() -> String {
-    format!("order_id, placed, standing, status, updated_at, version, {EVENT_COLUMNS}")
+/// The columns of [`OrderRow`].
+pub(super) fn order_columns() -> String {
+    format!("order_id, placed, list_buckets, status, updated_at, version, {EVENT_COLUMNS}")
 }
 
-/// A row of an order's own table: the first is the order with where it stands and its first event, the others have an event
-/// each.
+/// A row of `order_by_id`: the row of event 1 also has the order and its list buckets, the others have an event only.
 #[derive(Debug, DeserializeRow)]
-pub(crate) struct OwnRow {
+pub(crate) struct OrderRow {
     pub(crate) order_id: Uuid,
     placed: Option<Placed>,
-    standing: Option<Standing>,
+    list_buckets: Option<ListBuckets>,
     status: Option<String>,
     updated_at: Option<CqlTimestamp>,
     version: Option<i64>,
@@ -80,17 +74,19 @@ pub(crate) struct OwnRow {
     from_status: Option<String>,
     to_status: Option<String>,
     note: Option<String>,
-    mark: Option<Uuid>,
+    op_token: Option<Uuid>,
 }
 
-/// Where an order stands in the lists; decided once, when it is placed.
+/// The buckets of an order in the lists; decided once, when the order is placed: the type
+/// `order_list_buckets`.
 #[derive(Debug, Clone, PartialEq, Eq, SerializeValue, DeserializeValue)]
-pub(super) struct Standing {
+pub(super) struct ListBuckets {
     pub(super) bucket: String,
     pub(super) zone_shard: i32,
     pub(super) day_shard: i32,
 }
 
+/// The event of a row, and the token of the status change that wrote it.
 #[derive(Debug, DeserializeRow)]
 pub(super) struct EventRow {
     event_no: i64,
@@ -98,11 +94,11 @@ pub(super) struct EventRow {
     from_status: Option<String>,
     to_status: Option<String>,
     note: Option<String>,
-    pub(super) mark: Option<Uuid>,
+    pub(super) op_token: Option<Uuid>,
 }
 
 fn corrupt(id: Uuid) -> StoreError {
-    StoreError::Corrupt(format!("order {id}"))
+    StoreError::Corrupt(format!("read order {id}: missing or invalid column"))
 }
 
 fn read_status(id: Uuid, name: &str) -> Result<OrderStatus> {
@@ -110,7 +106,7 @@ fn read_status(id: Uuid, name: &str) -> Result<OrderStatus> {
 }
 
 impl Snapshot {
-    fn of(order: &Order) -> Self {
+    pub(super) fn of(order: &Order) -> Self {
         let item = |line: &OrderLine| Item {
             product_id: line.product_id.as_str().to_owned(),
             name: line.name.clone(),
@@ -162,14 +158,14 @@ impl Snapshot {
 }
 
 pub(super) fn read_listed((id, snapshot): ListRow) -> Result<Order> {
-    let corrupt_list = || StoreError::Corrupt(format!("a list has an order {id:?}"));
+    let corrupt_list = || StoreError::Corrupt(format!("read order list: invalid row of order {id:02x?}"));
     let order_id = Uuid::from_slice(&id).map_err(|_| corrupt_list())?;
     snapshot.ok_or_else(corrupt_list)?.read(order_id)
 }
 
-impl OwnRow {
-    /// The order with where it stands, in the first row, and an event.
-    fn split(self) -> Result<(Option<(Order, Standing)>, EventRow)> {
+impl OrderRow {
+    /// The order with its list buckets, in the row of event 1, and the event of the row.
+    fn split(self) -> Result<(Option<(Order, ListBuckets)>, EventRow)> {
         let id = self.order_id;
         let mut event = EventRow {
             event_no: self.event_no,
@@ -177,20 +173,20 @@ impl OwnRow {
             from_status: self.from_status,
             to_status: self.to_status,
             note: self.note,
-            mark: self.mark,
+            op_token: self.op_token,
         };
         let Some(placed) = self.placed else { return Ok((None, event)) };
-        let (Some(standing), Some(status), Some(updated_at), Some(version)) =
-            (self.standing, self.status, self.updated_at, self.version)
+        let (Some(list_buckets), Some(status), Some(updated_at), Some(version)) =
+            (self.list_buckets, self.status, self.updated_at, self.version)
         else {
             return Err(corrupt(id));
         };
-        event.is_placing(placed.created_at);
+        event.fill_placement(placed.created_at);
         let order = Snapshot { placed, status, updated_at, version }.read(id)?;
-        Ok((Some((order, standing)), event))
+        Ok((Some((order, list_buckets)), event))
     }
 
-    pub(super) fn read(self) -> Result<Option<(Order, Standing)>> {
+    pub(super) fn read(self) -> Result<Option<(Order, ListBuckets)>> {
         Ok(self.split()?.0)
     }
 
@@ -201,8 +197,8 @@ impl OwnRow {
 }
 
 impl EventRow {
-    /// The first event says nothing where it is the placing itself.
-    fn is_placing(&mut self, created_at: CqlTimestamp) {
+    /// The event columns of event 1 are empty unless the order was imported: it is the placement.
+    fn fill_placement(&mut self, created_at: CqlTimestamp) {
         if self.to_status.is_none() {
             self.event_at = Some(created_at);
             self.to_status = Some(OrderStatus::Created.as_str().to_owned());
@@ -228,8 +224,8 @@ impl EventRow {
     }
 }
 
-/// The rows of one order, newest event first, as the order with its events oldest first.
-pub(crate) fn read_scanned(group: Vec<OwnRow>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
+/// Reads the rows of one order, newest event first; returns the order with its events, oldest first.
+pub(crate) fn read_scanned(group: Vec<OrderRow>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
     let mut order = None;
     let mut events = Vec::with_capacity(group.len());
     for row in group {
@@ -250,198 +246,8 @@ pub(super) fn day_of(at: Timestamp) -> CqlDate {
     CqlDate(u32::try_from(DAY_ZERO + i64::from(at.date().as_days())).unwrap_or(u32::MAX))
 }
 
-fn optional(text: Option<&String>) -> MaybeUnset<String> {
-    text.cloned().map_or(MaybeUnset::Unset, MaybeUnset::Set)
-}
-
-/// The partition of an order, made of its id: the first bits of a version 7 UUID are its time, so orders of one moment are
-/// written together.
-pub(super) fn slot_of(id: OrderId) -> i64 {
-    i64::try_from(id.uuid().as_u128() >> SLOT_BITS).unwrap_or_default()
-}
-
-type OwnInsert = (i64, Uuid, Placed, Standing, String, CqlTimestamp, i64, i64);
-
-/// An order of a day: in a zone's list the zone leads.
-#[derive(Debug, SerializeRow)]
-struct OfZoneDay {
-    geo_zone: String,
-    #[scylla(flatten)]
-    of_day: OfDay,
-}
-
-#[derive(Debug, SerializeRow)]
-struct OfDay {
-    day: CqlDate,
-    shard: i32,
-    created_at: CqlTimestamp,
-    order_id: Vec<u8>,
-    snapshot: Snapshot,
-    #[scylla(rename = "[timestamp]")]
-    written_at: i64,
-}
-
-impl OfDay {
-    fn new(order: &Order, shard: i32) -> Self {
-        Self {
-            day: day_of(order.created_at),
-            shard,
-            created_at: to_cql(order.created_at),
-            order_id: order.order_id.as_bytes().to_vec(),
-            snapshot: Snapshot::of(order),
-            written_at: version(order),
-        }
-    }
-}
-
-/// What writes orders. The rows of a moment and of a day are written together, those of a customer each by itself.
-#[derive(Debug)]
-pub(super) struct Writes {
-    own: Gather<i64, OwnInsert>,
-    event: PreparedStatement,
-    by_customer: PreparedStatement,
-    by_zone_day: Gather<(String, u32, i32), OfZoneDay>,
-    by_day: Gather<(u32, i32), OfDay>,
-}
-
-impl Writes {
-    pub(super) async fn prepare(cql: &Cql) -> Result<Self> {
-        // The version is the write timestamp, so the newest state wins in any order of arrival.
-        let own = "INSERT INTO {} (slot, order_id, event_no, placed, standing, status, updated_at, version) \
-             VALUES (?, ?, 1, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let event = "INSERT INTO {} (slot, order_id, event_no, event_at, from_status, to_status, note) \
-             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
-        let of_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, snapshot) \
-             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let of_zone_day = "INSERT INTO {} (geo_zone, day, shard, created_at, order_id, snapshot) \
-             VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let of_day = "INSERT INTO {} (day, shard, created_at, order_id, snapshot) \
-             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let prepare = |table, text| cql.prepare(table, Access::Write, text);
-        Ok(Self {
-            own: Gather::new(prepare(Table::OrderById, own).await?),
-            event: prepare(Table::OrderById, event).await?,
-            by_customer: prepare(Table::OrdersByCustomer, of_customer).await?,
-            by_zone_day: Gather::new(prepare(Table::OrdersByZoneDay, of_zone_day).await?),
-            by_day: Gather::new(prepare(Table::OrdersByDay, of_day).await?),
-        })
-    }
-}
-
-impl CassandraStore {
-    /// Where a new order will stand in the lists.
-    pub(super) fn standing(&self, order: &Order) -> Standing {
-        let at = order.created_at;
-        let plan = |table, key: &str| self.plans.at(table, key, at);
-        let shard_by =
-            |table, key: &str| i32::try_from(shard(order.order_id, plan(table, key).cut)).unwrap_or_default();
-        Standing {
-            bucket: MonthPiece::of(at, plan(Table::OrdersByCustomer, order.user_id.as_str())).name,
-            zone_shard: shard_by(Table::OrdersByZoneDay, order.geo_zone.as_str()),
-            day_shard: shard_by(Table::OrdersByDay, ""),
-        }
-    }
-
-    /// Writes a placed order into all its views, in any order and however often. Without `now` its time to be paid may be
-    /// long over.
-    pub(super) async fn write_placed(
-        &self,
-        order: &Order,
-        standing: &Standing,
-        now: Option<Timestamp>,
-    ) -> Result<()> {
-        // Lists and queue first: a reader of the order by its id must find it there too.
-        tokio::try_join!(self.write_lists(order, standing), self.add_payment(order, now))?;
-        self.write_own(order, standing).await
-    }
-
-    async fn add_payment(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
-        let place = (slot_of(order.order_id), order.order_id.uuid());
-        match now {
-            Some(now) => self.due.add(&self.cql, Queue::Payment, order.pay_by, place, now).await,
-            None => self.due.add_late(&self.cql, Queue::Payment, order.pay_by, place).await,
-        }
-    }
-
-    async fn write_own(&self, order: &Order, standing: &Standing) -> Result<()> {
-        let slot = slot_of(order.order_id);
-        let Snapshot { placed, status, updated_at, version } = Snapshot::of(order);
-        let id = order.order_id.uuid();
-        let row = (slot, id, placed, standing.clone(), status, updated_at, version, version);
-        self.orders.writes.own.write(&self.cql, slot, row).await
-    }
-
-    /// Brings an order's rows in the lists up to its version.
-    pub(super) async fn write_lists(&self, order: &Order, standing: &Standing) -> Result<()> {
-        tokio::try_join!(
-            self.write_by_customer(order, standing),
-            self.write_by_zone_day(order, standing),
-            self.write_by_day(order, standing),
-        )?;
-        Ok(())
-    }
-
-    async fn write_by_customer(&self, order: &Order, standing: &Standing) -> Result<()> {
-        let plan = self.plans.at(Table::OrdersByCustomer, order.user_id.as_str(), order.created_at);
-        let piece = MonthPiece::of(order.created_at, plan);
-        let key = order.user_id.as_str();
-        self.plans
-            .announce(&self.cql, Table::OrdersByCustomer, key, piece.starts_at, &standing.bucket)
-            .await?;
-        let row = (
-            key,
-            standing.bucket.as_str(),
-            to_cql(order.created_at),
-            &order.order_id.as_bytes()[..],
-            Snapshot::of(order),
-            version(order),
-        );
-        self.cql.write(&self.orders.writes.by_customer, row).await
-    }
-
-    async fn announce_day(&self, table: Table, key: &str, order: &Order) -> Result<()> {
-        let cut = self.plans.at(table, key, order.created_at).cut;
-        let midnight = order.created_at.date().midnight();
-        self.plans.announce(&self.cql, table, key, midnight, &format!("{cut:02}")).await
-    }
-
-    async fn write_by_zone_day(&self, order: &Order, standing: &Standing) -> Result<()> {
-        let zone = order.geo_zone.as_str();
-        self.announce_day(Table::OrdersByZoneDay, zone, order).await?;
-        let of_day = OfDay::new(order, standing.zone_shard);
-        let partition = (zone.to_owned(), of_day.day.0, of_day.shard);
-        let row = OfZoneDay { geo_zone: zone.to_owned(), of_day };
-        self.orders.writes.by_zone_day.write(&self.cql, partition, row).await
-    }
-
-    async fn write_by_day(&self, order: &Order, standing: &Standing) -> Result<()> {
-        self.announce_day(Table::OrdersByDay, "", order).await?;
-        let row = OfDay::new(order, standing.day_shard);
-        self.orders.writes.by_day.write(&self.cql, (row.day.0, row.shard), row).await
-    }
-
-    /// Takes in an order of another store, with its events oldest first.
-    pub(crate) async fn keep_order(&self, order: &Order, events: &[OrderEvent]) -> Result<()> {
-        let standing = match self.placed(order.order_id).await? {
-            Some((_, standing)) => standing,
-            None => self.standing(order),
-        };
-        for (number, event) in (1_i64..).zip(events) {
-            let row = (
-                slot_of(order.order_id),
-                order.order_id.uuid(),
-                number,
-                to_cql(event.at),
-                event.from.map_or(MaybeUnset::Unset, |from| MaybeUnset::Set(from.as_str())),
-                event.to.as_str(),
-                optional(event.note.as_ref()),
-            );
-            self.cql.write(&self.orders.writes.event, row).await?;
-        }
-        self.write_lists(order, &standing).await?;
-        if order.status == OrderStatus::Created {
-            self.add_payment(order, None).await?;
-        }
-        self.write_own(order, &standing).await
-    }
+/// The partition of an order, taken from its id: orders of the same 64 ms share one, and a process coalesces their
+/// writes.
+pub(super) fn time_bucket_of(id: OrderId) -> i64 {
+    i64::try_from(id.uuid().as_u128() >> BUCKET_SHIFT).unwrap_or_default()
 }

@@ -1,225 +1,232 @@
-//! The steps of an order. The conditional write on its version decides; the units and the lists follow, and an intent
-//! makes sure that they do.
+//! Status changes of an order: a conditional write on the order's version decides, then the units and the lists
+//! follow.
+//!
+//! The intent comes before the decision, so that a process which crashes after it leaves a change that recovery
+//! finishes ([`CassandraStore::recover_status_change`]). The event of the change carries the token of its intent:
+//! that is how recovery knows whether this very change was applied.
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-use mw_codec::{Damaged, Reader, Writer};
-use mw_domain::order::Step;
+use mw_codec::intents::status::{self as status_intent, StatusIntent};
+use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
-use mw_domain::{Order, OrderId, OrderStatus, Timestamp};
-use mw_store::once::Outcome;
-use mw_store::orders::SetStatus;
+use mw_domain::{Order, OrderEvent, OrderId, OrderStatus, Timestamp};
+use mw_store::orders::{SetStatus, check_version};
 use mw_store::{Done, Refusal, Result, StoreError};
 use scylla::value::MaybeUnset;
 use uuid::Uuid;
 
-use super::rows::{EventRow, OwnRow, Standing, slot_of, version};
+use super::rows::{EventRow, ListBuckets, OrderRow, time_bucket_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
-use crate::cql::Row;
-use crate::due::{Left, Queue, end_due};
-use crate::intents::Kind;
-use crate::keeper::{Change, Place};
-use crate::ledger::{END_OF_TIME, End};
-use crate::once::Memory;
-use crate::outcome::Verdict;
-use crate::stock::AT_ONCE;
+use crate::driver::certainty::CasResult;
+use crate::driver::statements::Row;
+use crate::driver::time::to_cql;
+use crate::recovery::intents::Kind;
+use crate::recovery::timers::{Budget, TimerQueue, fire_partition};
+use crate::revision::{CasAttempt, CasFate, Revision, gave_up};
+use crate::stock::holds::HoldOwner;
+use crate::stock::ledger::Transition;
 
-/// Rounds that a step may lose to others.
+/// CAS rounds that a status change may lose to other changes of the order.
 const ROUNDS: usize = 16;
 
-/// What became of a step.
-enum Fate {
-    Taken,
-    /// Another step took its place, so it can never come.
-    Lost,
-    /// It is not there, and may still be on its way.
-    Open,
-}
-
-/// A step that one process is taking.
-struct Taken {
-    order_id: OrderId,
-    /// The version after it.
-    version: i64,
-    cause: Option<Cause>,
-}
-
 impl CassandraStore {
-    pub(super) async fn step(&self, command: SetStatus) -> Result<Done<Order>> {
-        let once = command.once.clone();
+    pub(super) async fn change_status(&self, command: SetStatus) -> Result<Done<Order>> {
+        let identity = command.identity.clone();
         let now = command.now;
-        let remembered: Memory<Order> = (
-            |order| Outcome::Order(order.clone()),
-            |outcome| match outcome {
-                Outcome::Order(order) => Some(order),
-                _ => None,
-            },
-        );
-        self.keyed(once.as_ref(), Uuid::new_v4(), now, remembered, |_, maybe_done| {
-            self.take_step(command, maybe_done)
+        // A crash after the claim of the key leaves a claim without an outcome: a second request makes the change, or
+        // finds it made.
+        self.idempotent(identity.as_ref(), Uuid::new_v4(), now, |_, is_retry| {
+            self.change_status_once(command, is_retry)
         })
         .await
     }
 
-    /// Takes a step. One that may have been taken before under the same key is not refused for its version.
-    async fn take_step(&self, command: SetStatus, maybe_done: bool) -> Result<Order> {
+    /// Changes the status. A change that an earlier request with the same key may have made is not refused for the
+    /// version.
+    async fn change_status_once(&self, command: SetStatus, is_retry: bool) -> Result<Order> {
         let id = command.order_id;
-        let _turn = self.locks.one(&("order", id)).await;
+        let _lock = self.locks.partition(&("order", id)).await;
         for _ in 0..ROUNDS {
-            let found = self.placed(id).await?;
+            let found = self.find_order(id).await?;
             let found =
                 found.filter(|(order, _)| command.of_user.as_ref().is_none_or(|user| *user == order.user_id));
-            let (order, standing) = found.ok_or(Refusal::OrderNotFound(id))?;
-            let is_there = maybe_done && order.status == command.to;
-            if !is_there && command.expected_version.is_some_and(|expected| expected != order.version) {
-                return Err(Refusal::OrderVersion { current: order }.into());
+            let (order, list_buckets) = found.ok_or(Refusal::OrderNotFound(id))?;
+            let is_made = is_retry && order.status == command.to;
+            if !is_made {
+                check_version(&order, command.expected_version)?;
             }
             let cause = match order.status.step(command.to)? {
                 Step::Stay => return Ok(order),
                 Step::Move => None,
                 Step::MoveUnits(cause) => Some(cause),
             };
-            let next = self.write_step(&order, &standing, &command, cause).await?;
-            if let Some(next) = next {
-                return Ok(next);
+            let changed = self.attempt_status_change(&order, &list_buckets, &command, cause).await?;
+            if let Some(changed) = changed {
+                return Ok(changed);
             }
         }
-        Err(StoreError::Unavailable(format!("order {id} is being fought for")))
+        Err(gave_up(ROUNDS, &format!("order {id}")))
     }
 
-    /// One attempt of a step; `None` where somebody else changed the order first.
-    async fn write_step(
+    /// One attempt of a status change; `None` where another change of the order came first.
+    async fn attempt_status_change(
         &self,
         order: &Order,
-        standing: &Standing,
+        list_buckets: &ListBuckets,
         command: &SetStatus,
         cause: Option<Cause>,
     ) -> Result<Option<Order>> {
         let mut next = order.clone();
         let event = next.advance(command.to, command.note.clone(), command.now);
-        let taken = Taken { order_id: order.order_id, version: version(&next), cause };
-        let mark = Uuid::new_v4();
-        let intent = self.intents.begin(&self.cql, Kind::Status, mark, encode(&taken)).await?;
-        let (slot, id) = (slot_of(order.order_id), order.order_id.uuid());
-        let step: Row = Box::new((
+        let payload =
+            status_intent::encode(&StatusIntent { order_id: order.order_id, version: version(&next), cause });
+        let op_token = Uuid::new_v4();
+        let intent = self.intents.begin(&self.cql, Kind::Status, op_token, payload).await?;
+        // A crash here leaves only the intent. Recovery finds no event with its token; when the write can no longer
+        // arrive, recovery drops the intent.
+        match self.cas_status(order, &next, event, op_token).await {
+            Ok(true) => {}
+            Ok(false) => {
+                self.complete_soon(intent);
+                return Ok(None);
+            }
+            Err(error) => {
+                // Recovery of this process reads whether the change was applied, and finishes it if so.
+                self.intents.abandon(intent);
+                return Err(error);
+            }
+        }
+        // The change is made. A crash here leaves the units and the lists behind; recovery finds the event and moves
+        // them.
+        match self.apply_status_change(&next, list_buckets, cause, command.now).await {
+            Ok(()) => {
+                // A crash before the intent is removed leaves it to recovery, which finds everything done.
+                self.complete_soon(intent);
+                Ok(Some(next))
+            }
+            Err(error) => {
+                self.intents.abandon(intent);
+                let id = order.order_id;
+                Err(StoreError::Ambiguous(format!(
+                    "change status of order {id}: changed, stock and lists follow by recovery: {error}"
+                )))
+            }
+        }
+    }
+
+    /// Writes the new status and its event on the condition of the old version; `false` where the version has
+    /// changed.
+    async fn cas_status(
+        &self,
+        order: &Order,
+        next: &Order,
+        event: OrderEvent,
+        op_token: Uuid,
+    ) -> Result<bool> {
+        let (time_bucket, id) = (time_bucket_of(order.order_id), order.order_id.uuid());
+        let status: Row = Box::new((
             next.status.as_str(),
-            crate::time::to_cql(next.updated_at),
-            version(&next),
-            slot,
+            to_cql(next.updated_at),
+            version(next),
+            time_bucket,
             id,
             version(order),
         ));
         let event: Row = Box::new((
-            slot,
+            time_bucket,
             id,
-            version(&next),
-            crate::time::to_cql(event.at),
+            version(next),
+            to_cql(event.at),
             order.status.as_str(),
             event.to.as_str(),
             event.note.map_or(MaybeUnset::Unset, MaybeUnset::Set),
-            mark,
+            op_token,
         ));
         let orders = &self.orders;
-        let write = vec![(Arc::clone(&orders.step), step), (Arc::clone(&orders.step_event), event)];
-        let is_taken = match orders.steps.cas(&self.cql, slot, order.order_id, write).await {
-            Ok(Verdict::Applied) => Ok(true),
-            Ok(Verdict::NotApplied) => Ok(false),
-            Ok(Verdict::Unknown) => match self.step_fate(order.order_id, version(&next), mark).await {
-                Ok(Fate::Taken) => Ok(true),
-                Ok(Fate::Lost) => Ok(false),
-                Ok(Fate::Open) => {
-                    Err(StoreError::Ambiguous(format!("a step of order {} was not answered", order.order_id)))
+        let write = vec![(Arc::clone(&orders.set_status), status), (Arc::clone(&orders.insert_event), event)];
+        match orders.status_changes.cas(&self.cql, time_bucket, order.order_id, write).await? {
+            CasResult::Applied => Ok(true),
+            CasResult::NotApplied => Ok(false),
+            CasResult::Unknown => {
+                let attempt = CasAttempt { expected: Some(version(order)), op_token };
+                let ambiguous =
+                    |cause: &str| StoreError::Ambiguous(format!("change status of order {id}: {cause}"));
+                match self.status_change_fate(order.order_id, attempt).await {
+                    Ok(CasFate::Applied) => Ok(true),
+                    Ok(CasFate::Superseded) => Ok(false),
+                    Ok(CasFate::Pending | CasFate::Unknown) => {
+                        Err(ambiguous("the write may still be in flight"))
+                    }
+                    Err(error) => Err(ambiguous(&error.to_string())),
                 }
-                Err(error) => Err(StoreError::Ambiguous(error.to_string())),
-            },
-            Err(error) => Err(error),
-        };
-        match is_taken {
-            Ok(true) => {}
-            Ok(false) => {
-                self.end_soon(intent);
-                return Ok(None);
-            }
-            Err(error) => {
-                self.intents.leave(intent);
-                return Err(error);
-            }
-        }
-        match self.follow(&next, standing, cause, command.now).await {
-            Ok(()) => {
-                self.end_soon(intent);
-                Ok(Some(next))
-            }
-            Err(error) => {
-                self.intents.leave(intent);
-                Err(StoreError::Ambiguous(format!("the step is taken, the rest follows: {error}")))
             }
         }
     }
 
-    /// What became of a step whose answer was lost.
-    async fn step_fate(&self, id: OrderId, version: i64, mark: Uuid) -> Result<Fate> {
-        let asked = (slot_of(id), id.uuid(), EVENTS_MAX);
-        let rows: Vec<EventRow> = self.cql.rows(&self.orders.marks, asked).await?;
-        Ok(if rows.iter().any(|row| row.mark == Some(mark)) {
-            Fate::Taken
-        } else if rows.iter().any(|row| row.number() >= version) {
-            Fate::Lost
-        } else {
-            Fate::Open
-        })
+    /// The fate of a status change whose result was lost. The version of an order is its revision, and its events
+    /// carry the tokens.
+    async fn status_change_fate(&self, order_id: OrderId, attempt: CasAttempt) -> Result<CasFate> {
+        let key = (time_bucket_of(order_id), order_id.uuid(), EVENTS_MAX);
+        let rows: Vec<EventRow> = self.cql.rows(&self.orders.event_tokens, key).await?;
+        let version = rows.iter().map(EventRow::number).max();
+        let op_tokens = rows.iter().filter_map(|row| row.op_token).collect();
+        Ok(attempt.fate(&Revision::new(version, Some(op_tokens))))
     }
 
-    /// What follows a step: the units, and the rows of the lists.
-    async fn follow(
+    /// Carries a status change to the units and to the lists.
+    async fn apply_status_change(
         &self,
         order: &Order,
-        standing: &Standing,
+        list_buckets: &ListBuckets,
         cause: Option<Cause>,
         now: Timestamp,
     ) -> Result<()> {
-        let end = cause.and_then(end_of);
-        if let Some(end) = end {
-            let moves = demands(order).into_iter().map(|line| {
-                let place = Place { product_id: line.product_id, geo_zone: order.geo_zone.clone() };
-                let op_id = order.order_id.uuid();
-                let change = Change::End { until: END_OF_TIME, op_id, quantity: line.quantity, end };
-                async move { self.keepers.ask(&self.cql, &place, change, now).await.map(drop) }
-            });
-            let moves: Vec<_> = moves.collect();
-            stream::iter(moves).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        if let Some(transition) = cause.and_then(transition_of) {
+            let lines = demands(order);
+            // A crash between two lines leaves some holds behind; recovery advances the rest.
+            self.advance_lines(HoldOwner::order(order), lines.iter(), transition, now).await?;
         }
-        self.write_lists(order, standing).await
+        // A crash here, or between two lists, leaves lists with the old status; recovery writes all three again.
+        self.write_lists(order, list_buckets).await
     }
 
-    /// Finishes a step that somebody took, and only if it was this one.
-    pub(crate) async fn recover_step(&self, mark: Uuid, payload: &[u8]) -> Result<()> {
-        let taken = decode(payload)?;
-        match self.step_fate(taken.order_id, taken.version, mark).await? {
-            Fate::Taken => {}
-            Fate::Open => return self.intents.wait_for(mark),
-            Fate::Lost => return Ok(()),
+    /// Finishes a status change that was made by a process that crashed or gave up, and only if it was this change. A
+    /// crash of the recovering process leaves the intent; the next process starts again here.
+    pub(crate) async fn recover_status_change(&self, op_token: Uuid, payload: &[u8]) -> Result<()> {
+        let StatusIntent { order_id, version, cause } = status_intent::decode(payload)?;
+        let attempt = CasAttempt { expected: Some(version - 1), op_token };
+        match self.status_change_fate(order_id, attempt).await? {
+            CasFate::Applied => {}
+            CasFate::Pending | CasFate::Unknown => return self.intents.keep_while_in_flight(op_token),
+            CasFate::Superseded => return Ok(()),
         }
-        let Some((order, standing)) = self.placed(taken.order_id).await? else { return Ok(()) };
-        self.follow(&order, &standing, taken.cause, order.updated_at).await
+        // The order may have changed again since. Its newest version goes into the lists; the units move by the cause
+        // of this change, and a ledger row that is further on stays as it is.
+        let Some((order, list_buckets)) = self.find_order(order_id).await? else { return Ok(()) };
+        self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await
     }
 
-    pub(super) async fn cancel_late(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
-        let left = &Left::new(limit);
-        let late = move |row: OwnRow| {
+    /// Cancels orders whose payment timer has fired; returns how many.
+    pub(super) async fn cancel_overdue(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
+        let budget = &Budget::new(limit);
+        let overdue = move |row: OrderRow| {
             let order = row.read()?.map(|(order, _)| order);
-            let is_late = |order: &Order| order.status == OrderStatus::Created && now >= order.pay_by;
-            Ok(order.filter(is_late).map(|order| order.order_id))
+            let is_overdue = |order: &Order| order.status == OrderStatus::Created && now >= order.pay_by;
+            Ok(order.filter(is_overdue).map(|order| order.order_id))
         };
-        let cancel = move |order_id| self.cancel(order_id, note, now);
-        let walk = |slot| end_due(&self.cql, (&self.orders.of_slot, slot), left, late, cancel);
-        let slot = |id| slot_of(OrderId::new(id));
-        self.due.work_off(&self.cql, Queue::Payment, (now, limit), slot, walk).await
+        let cancel = move |order_id| self.cancel_overdue_order(order_id, note, now);
+        // The timer is removed after its whole partition was walked. A crash before that leaves the timer: it fires
+        // again, here or in another process, and finds the orders cancelled.
+        let walk = |time_bucket| {
+            fire_partition(&self.cql, (&self.orders.by_time_bucket, time_bucket), budget, overdue, cancel)
+        };
+        let time_bucket = |id| time_bucket_of(OrderId::new(id));
+        self.timers.fire_due(&self.cql, TimerQueue::Payment, (now, limit), time_bucket, walk).await
     }
 
-    async fn cancel(&self, order_id: OrderId, note: &str, now: Timestamp) -> Result<bool> {
+    async fn cancel_overdue_order(&self, order_id: OrderId, note: &str, now: Timestamp) -> Result<bool> {
         let command = SetStatus {
             order_id,
             of_user: None,
@@ -227,50 +234,22 @@ impl CassandraStore {
             note: Some(note.to_owned()),
             expected_version: Some(1),
             now,
-            once: None,
+            identity: None,
         };
-        match self.take_step(command, false).await {
+        match self.change_status_once(command, false).await {
             Ok(_) => Ok(true),
-            // Somebody paid or cancelled it at this moment.
+            // The order was paid or cancelled at this moment.
             Err(StoreError::Refused(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 }
 
-const fn end_of(cause: Cause) -> Option<End> {
+const fn transition_of(cause: Cause) -> Option<Transition> {
     match cause {
-        Cause::Take => Some(End::Take),
-        Cause::Release => Some(End::Release),
-        Cause::Return => Some(End::Return),
+        Cause::Take => Some(Transition::Take),
+        Cause::Release => Some(Transition::Release),
+        Cause::Return => Some(Transition::Return),
         Cause::Hold | Cause::Set | Cause::Adjust => None,
     }
-}
-
-fn encode(taken: &Taken) -> Vec<u8> {
-    let mut writer = Writer::new(32);
-    writer.bytes(taken.order_id.as_bytes());
-    writer.signed(taken.version);
-    writer.byte(match taken.cause {
-        Some(Cause::Take) => 1,
-        Some(Cause::Release) => 2,
-        Some(Cause::Return) => 3,
-        _ => 0,
-    });
-    writer.done()
-}
-
-fn decode(bytes: &[u8]) -> Result<Taken, Damaged> {
-    let mut reader = Reader::new(bytes, "the intent of a step")?;
-    let order_id = OrderId::from_bytes(reader.array()?);
-    let version = reader.signed()?;
-    let cause = match reader.byte()? {
-        0 => None,
-        1 => Some(Cause::Take),
-        2 => Some(Cause::Release),
-        3 => Some(Cause::Return),
-        _ => return Err(reader.damaged()),
-    };
-    reader.end()?;
-    Ok(Taken { order_id, version, cause })
 }

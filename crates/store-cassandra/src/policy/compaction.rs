@@ -1,47 +1,42 @@
-//! Compaction strategies, as the policy writes them and as a table option.
+//! Compaction strategies: as the policy spells them, and as a table option.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::span;
+use super::duration;
 
-pub(super) const EXPECTED: &str = "LCS, LCS with a size (LCS 160MiB), STCS, TWCS with a window (TWCS 1d) or UCS with \
-                                   its scaling (UCS T4)";
+pub(super) const EXPECTED: &str = "LCS, LCS with an SSTable size (LCS 160MiB), STCS, TWCS with a window (TWCS 1d) or UCS \
+                                   with scaling parameters (UCS T4)";
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How the files of a table are put together again.
+/// The compaction strategy of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compaction {
-    /// For rows that are read and changed at random.
-    Leveled {
-        file_mib: u32,
-    },
+    /// LCS: for rows that are read and updated in random order.
+    Leveled { sstable_mib: u32 },
+    /// STCS.
     SizeTiered,
-    /// For rows that expire in the order they were written: whole files go.
-    TimeWindow {
-        window: Duration,
-    },
-    /// Between the first two, as the scaling says: `T4` is tiered, `L10` leveled.
-    Unified {
-        scaling: String,
-    },
+    /// TWCS: for rows that expire in the order of their writes, so that whole sstables are dropped.
+    TimeWindow { window: Duration },
+    /// UCS: tiered or leveled by its scaling parameters (`T4` is tiered, `L10` leveled).
+    Unified { scaling: String },
 }
 
 impl Compaction {
-    pub(super) const LEVELED: Self = Self::Leveled { file_mib: 160 };
+    pub(super) const LEVELED: Self = Self::Leveled { sstable_mib: 160 };
 
     pub(super) fn tiered() -> Self {
         Self::Unified { scaling: "T4".to_owned() }
     }
 
-    /// The option's map, without the package of the class.
+    /// The map of the `compaction` option; the class has no package name.
     pub(crate) fn option(&self) -> Vec<(&'static str, String)> {
         let class = |name: &str| ("class", format!("{name}CompactionStrategy"));
         match self {
-            Self::Leveled { file_mib } => {
-                vec![class("Leveled"), ("sstable_size_in_mb", file_mib.to_string())]
+            Self::Leveled { sstable_mib } => {
+                vec![class("Leveled"), ("sstable_size_in_mb", sstable_mib.to_string())]
             }
             Self::SizeTiered => vec![class("SizeTiered")],
             Self::TimeWindow { window } => {
@@ -71,16 +66,20 @@ impl FromStr for Compaction {
         match (name.to_ascii_uppercase().as_str(), rest) {
             ("LCS", "") => Ok(Self::LEVELED),
             ("LCS", size) => {
-                let file_mib = size.strip_suffix("MiB").and_then(|size| size.parse().ok());
-                file_mib
+                let sstable_mib = size.strip_suffix("MiB").and_then(|size| size.parse().ok());
+                sstable_mib
                     .filter(|size| (1..=10_000).contains(size))
-                    .map(|file_mib| Self::Leveled { file_mib })
+                    .map(|sstable_mib| Self::Leveled { sstable_mib })
                     .ok_or(())
             }
             ("STCS", "") => Ok(Self::SizeTiered),
             ("TWCS", window) => {
-                let whole = |window: &Duration| *window >= MINUTE && window.as_secs().is_multiple_of(60);
-                span::parse(window).filter(whole).map(|window| Self::TimeWindow { window }).ok_or(())
+                let is_whole_minutes =
+                    |window: &Duration| *window >= MINUTE && window.as_secs().is_multiple_of(60);
+                duration::parse(window)
+                    .filter(is_whole_minutes)
+                    .map(|window| Self::TimeWindow { window })
+                    .ok_or(())
             }
             ("UCS", "") => Ok(Self::tiered()),
             ("UCS", scaling) if scaling.split(',').all(|level| is_scaling(level.trim())) => {
@@ -101,9 +100,9 @@ impl fmt::Display for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leveled { .. } if *self == Self::LEVELED => f.write_str("LCS"),
-            Self::Leveled { file_mib } => write!(f, "LCS {file_mib}MiB"),
+            Self::Leveled { sstable_mib } => write!(f, "LCS {sstable_mib}MiB"),
             Self::SizeTiered => f.write_str("STCS"),
-            Self::TimeWindow { window } => write!(f, "TWCS {}", span::show(*window)),
+            Self::TimeWindow { window } => write!(f, "TWCS {}", duration::format(*window)),
             Self::Unified { scaling } => write!(f, "UCS {scaling}"),
         }
     }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strategies_read_back_as_they_are_shown() {
+    fn a_strategy_parses_back_from_its_text() {
         for text in
             ["LCS", "LCS 64MiB", "STCS", "TWCS 1d", "TWCS 6h", "TWCS 90m", "UCS T4", "UCS L10, T4", "UCS N"]
         {
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_told_in_the_largest_unit() {
+    fn a_window_is_an_option_in_the_largest_unit() {
         let unit = |text: &str| text.parse::<Compaction>().unwrap().option().swap_remove(1).1;
         assert_eq!([unit("TWCS 2d"), unit("TWCS 36h"), unit("TWCS 90m")], ["DAYS", "HOURS", "MINUTES"]);
     }

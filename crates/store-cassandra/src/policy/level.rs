@@ -1,4 +1,4 @@
-//! Consistency levels: their names, and how many replicas have answered when a statement at one of them is done.
+//! Consistency levels: their names, and how many replicas have acknowledged a statement that succeeded at a level.
 
 use std::collections::BTreeMap;
 
@@ -37,12 +37,12 @@ pub const fn serial_name(level: SerialConsistency) -> &'static str {
     }
 }
 
-/// Whether it counts replicas of the local data centre only.
+/// Whether the level counts replicas of the local data centre only.
 pub(super) const fn is_local(level: Consistency) -> bool {
     matches!(level, Consistency::LocalOne | Consistency::LocalQuorum)
 }
 
-/// Whether more than half of the replicas that it counts have to answer.
+/// Whether the level needs a majority of the replicas that it counts.
 pub(super) const fn is_quorum(level: Consistency) -> bool {
     matches!(
         level,
@@ -50,11 +50,11 @@ pub(super) const fn is_quorum(level: Consistency) -> bool {
     )
 }
 
-/// The copies of a row, as a process in one of the data centres sees them.
+/// The replication factors of a keyspace, as a process in one data centre sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Copies {
+pub(super) struct ReplicaCounts {
     pub(super) local: u32,
-    pub(super) all: u32,
+    pub(super) total: u32,
     /// A majority in each data centre, summed.
     majorities: u32,
 }
@@ -63,19 +63,18 @@ const fn majority(of: u32) -> u32 {
     of / 2 + 1
 }
 
-impl Copies {
+impl ReplicaCounts {
     pub(super) fn of(factors: &BTreeMap<String, u32>, local_dc: &str) -> Self {
-        let held = || factors.values().copied().filter(|factor| *factor > 0);
         Self {
             local: factors.get(local_dc).copied().unwrap_or(0),
-            all: held().sum(),
-            majorities: held().map(majority).sum(),
+            total: factors.values().sum(),
+            majorities: factors.values().copied().filter(|factor| *factor > 0).map(majority).sum(),
         }
     }
 
-    /// How many replicas have surely answered, locally and in all.
-    fn answered(&self, level: Consistency) -> (u32, u32) {
-        let remote = self.all - self.local;
+    /// The least number of replicas that acknowledge a statement at this level: local ones, and in total.
+    fn acknowledged(&self, level: Consistency) -> (u32, u32) {
+        let remote = self.total - self.local;
         let anywhere = |count: u32| (count.saturating_sub(remote), count);
         match level {
             Consistency::Any => (0, 0),
@@ -83,24 +82,24 @@ impl Copies {
             Consistency::LocalQuorum => (majority(self.local), majority(self.local)),
             Consistency::Two => anywhere(2),
             Consistency::Three => anywhere(3),
-            Consistency::Quorum => anywhere(majority(self.all)),
+            Consistency::Quorum => anywhere(majority(self.total)),
             Consistency::EachQuorum => (majority(self.local), self.majorities),
-            Consistency::All => (self.local, self.all),
+            Consistency::All => (self.local, self.total),
             _ => anywhere(1),
         }
     }
 
-    /// Whether there are enough copies for this level at all.
-    pub(super) fn suffice(&self, level: Consistency) -> bool {
-        let (local, all) = self.answered(level);
-        local <= self.local && all <= self.all
+    /// Whether the replication factors allow this level at all.
+    pub(super) fn allow(&self, level: Consistency) -> bool {
+        let (local, total) = self.acknowledged(level);
+        local <= self.local && total <= self.total
     }
 
-    /// Whether a read surely meets a replica that has what was written before.
+    /// Whether every read at `read` includes a replica that acknowledged every write at `write`.
     pub(super) fn overlap(&self, write: Consistency, read: Consistency) -> bool {
-        let (write_local, write_all) = self.answered(write);
-        let (read_local, read_all) = self.answered(read);
-        write_local + read_local > self.local || write_all + read_all > self.all
+        let (write_local, write_total) = self.acknowledged(write);
+        let (read_local, read_total) = self.acknowledged(read);
+        write_local + read_local > self.local || write_total + read_total > self.total
     }
 }
 
@@ -109,12 +108,12 @@ mod tests {
     use super::*;
     use Consistency::{All, Any, EachQuorum, LocalOne, LocalQuorum, One, Quorum, Three, Two};
 
-    fn copies(factors: &[(&str, u32)]) -> Copies {
-        Copies::of(&factors.iter().map(|(dc, factor)| ((*dc).to_owned(), *factor)).collect(), "dc1")
+    fn replicas(factors: &[(&str, u32)]) -> ReplicaCounts {
+        ReplicaCounts::of(&factors.iter().map(|(dc, factor)| ((*dc).to_owned(), *factor)).collect(), "dc1")
     }
 
     #[test]
-    fn names_read_back() {
+    fn level_names_parse_back() {
         for (level, name) in NAMES {
             assert_eq!(named(&name.to_lowercase()), Some(level));
             assert_eq!(super::name(level), name);
@@ -124,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn a_read_meets_a_write_where_their_replicas_must_overlap() {
-        let one_dc = copies(&[("dc1", 3)]);
+    fn levels_overlap_where_read_plus_write_exceeds_the_replication_factor() {
+        let one_dc = replicas(&[("dc1", 3)]);
         for (write, read) in
             [(LocalQuorum, LocalQuorum), (All, One), (One, All), (Two, Two), (Quorum, LocalQuorum)]
         {
@@ -136,30 +135,30 @@ mod tests {
         {
             assert!(!one_dc.overlap(write, read), "{write:?} {read:?}");
         }
-        assert!(copies(&[("dc1", 1)]).overlap(One, One));
-        assert!(!copies(&[("dc1", 1)]).overlap(Any, One));
-        assert!(copies(&[("dc1", 2)]).overlap(LocalQuorum, LocalOne));
+        assert!(replicas(&[("dc1", 1)]).overlap(One, One));
+        assert!(!replicas(&[("dc1", 1)]).overlap(Any, One));
+        assert!(replicas(&[("dc1", 2)]).overlap(LocalQuorum, LocalOne));
     }
 
     #[test]
-    fn a_second_data_centre_takes_nothing_from_local_levels_and_much_from_the_others() {
-        let two_dcs = copies(&[("dc1", 3), ("dc2", 3)]);
+    fn a_second_data_centre_keeps_local_overlap_and_breaks_mixed_levels() {
+        let two_dcs = replicas(&[("dc1", 3), ("dc2", 3)]);
         assert!(two_dcs.overlap(LocalQuorum, LocalQuorum));
         assert!(two_dcs.overlap(EachQuorum, LocalQuorum));
         assert!(two_dcs.overlap(Quorum, Quorum));
-        // Four of six may leave one local copy only.
+        // Four replicas of six may include one local replica only.
         assert!(!two_dcs.overlap(Quorum, LocalQuorum));
         assert!(!two_dcs.overlap(LocalQuorum, Quorum));
         assert!(!two_dcs.overlap(Two, LocalQuorum));
     }
 
     #[test]
-    fn a_level_needs_copies_where_it_counts_them() {
-        let away = copies(&[("dc2", 3)]);
-        assert!(!away.suffice(LocalQuorum) && !away.suffice(LocalOne) && !away.suffice(EachQuorum));
-        assert!(away.suffice(Quorum) && away.suffice(Three) && away.suffice(One));
-        let one = copies(&[("dc1", 1)]);
-        assert!(one.suffice(LocalQuorum) && one.suffice(All) && one.suffice(Any));
-        assert!(!one.suffice(Two));
+    fn a_level_needs_replicas_where_it_counts_them() {
+        let remote = replicas(&[("dc2", 3)]);
+        assert!(!remote.allow(LocalQuorum) && !remote.allow(LocalOne) && !remote.allow(EachQuorum));
+        assert!(remote.allow(Quorum) && remote.allow(Three) && remote.allow(One));
+        let one = replicas(&[("dc1", 1)]);
+        assert!(one.allow(LocalQuorum) && one.allow(All) && one.allow(Any));
+        assert!(!one.allow(Two));
     }
 }

@@ -1,10 +1,10 @@
-//! The rules as options of a real table: what CREATE TABLE … WITH gets and what the live table is compared with.
+//! The policy as table options: the WITH clause of CREATE TABLE, and what the live table is compared with.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{Rules, serial_name};
-use crate::tables::Table;
+use super::{TablePolicy, serial_name};
+use crate::schema::tables::Table;
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -22,8 +22,8 @@ pub(crate) enum OptionValue {
     Map(Vec<(&'static str, String)>),
 }
 
-impl Rules {
-    /// `auto_repair` is left out where the nodes do not know that option.
+impl TablePolicy {
+    /// `auto_repair` is omitted for nodes that do not have that option.
     pub(crate) fn options(&self, table: Table, with_auto_repair: bool) -> Vec<TableOption> {
         let option = |name, value| TableOption { name, value };
         let mut options = vec![
@@ -35,14 +35,15 @@ impl Rules {
         if with_auto_repair {
             options.push(option("auto_repair", OptionValue::Map(self.auto_repair())));
         }
-        // Processes that disagree about the serial level would not exclude each other, so the level stands at the table.
-        if table.nature().is_conditional {
-            options.push(option("comment", OptionValue::Text(self.serial_mark())));
+        // LWTs at different serial levels do not exclude each other, so the level is stored with the table, and a process
+        // that is configured with another one does not start.
+        if table.traits().has_lwt {
+            options.push(option("comment", OptionValue::Text(self.serial_comment())));
         }
         options
     }
 
-    /// Whether the nodes' own schedule takes the table along, and how early: how often it runs is a setting of the nodes.
+    /// Whether Cassandra's auto-repair includes the table, and with which priority. Its interval is a setting of the nodes.
     fn auto_repair(&self) -> Vec<(&'static str, String)> {
         let priority = match self.repair {
             Some(interval) if interval <= DAY => 2,
@@ -58,8 +59,9 @@ impl Rules {
         ]
     }
 
-    pub(crate) fn serial_mark(&self) -> String {
-        format!("conditional writes at {}", serial_name(self.serial))
+    /// The table comment that stores the serial level.
+    pub(crate) fn serial_comment(&self) -> String {
+        format!("LWT serial consistency {}", serial_name(self.serial))
     }
 }
 
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_become_table_options() {
+    fn a_policy_becomes_table_options() {
         assert_eq!(
             options(Table::CartChanges, true),
             [
@@ -115,7 +117,7 @@ mod tests {
                 "default_time_to_live = 0",
                 "auto_repair = {'full_enabled': 'true', 'incremental_enabled': 'true', \
                  'preview_repaired_enabled': 'true', 'priority': '2'}",
-                "comment = 'conditional writes at LOCAL_SERIAL'",
+                "comment = 'LWT serial consistency LOCAL_SERIAL'",
             ]
         );
         assert!(!options(Table::Stock, false).concat().contains("auto_repair"));

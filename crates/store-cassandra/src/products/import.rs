@@ -1,254 +1,255 @@
-//! A card that comes with stock: all of it or nothing.
+//! Importing a product together with its stock: all of it or nothing.
 //!
-//! Every step is done once however often it is asked for, by the id of the import: a zone's ledger says either that it was set
-//! or, by a void row, that it was refused, so that all who work on one import come to the same end. Where a zone is
-//! refused, what was done in others is taken back. Zones that would be refused now come first, then those that get fewer
-//! units, which can always be given back; then those that get more, and the card last.
+//! Every step has the id of the import and takes effect once, however often it runs. The ledger of a zone has either
+//! the row that set the units or a void row that refused to, so every process that works on the same import comes to
+//! the same result. After a refusal the zones that were set are compensated. Zones that would be refused now are tried
+//! first, then those that get fewer units, which can always be compensated, then those that get more, and the product
+//! last.
 
-use mw_codec::once::{read_key, write_key};
-use mw_codec::{Damaged, Reader, Writer};
+use mw_codec::intents::import as codec;
 use mw_domain::GeoZone;
-use mw_store::once::Outcome;
 use mw_store::products::{ImportProduct, Imported};
-use mw_store::{Done, Freshness, Refusal, Result, StoreError};
+use mw_store::{Done, Freshness, Refusal, RequestIdentity, Result, StoreError};
 use uuid::Uuid;
 
 use crate::CassandraStore;
-use crate::guard::half_done;
-use crate::intents::Kind;
-use crate::keeper::{Answer, Change, Place, StoredRow, read_row};
-use crate::ledger::{END_OF_TIME, LedgerRow, State};
-use crate::once::Claim;
-use crate::stock::gone;
-use crate::time::to_cql;
+use crate::driver::time::to_cql;
+use crate::recovery::idempotency::Claim;
+use crate::recovery::intents::Kind;
+use crate::stock::decision::{Decision, StockCommand, StockKey};
+use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState};
+use crate::stock::missing_stock;
+use crate::stock::rows::{StoredRow, read_row};
 
-/// How often units are taken back while others sell them.
-const TAKEN_BACK_ROUNDS: usize = 8;
+/// Rounds of compensating a zone whose units are being sold meanwhile.
+const COMPENSATION_ROUNDS_MAX: usize = 8;
 
-/// How somebody who finds an import half done goes on.
-enum Turn {
-    /// Under its key, which is still its own.
-    Keyed,
-    /// Without a key.
-    Alone,
-    /// Its key has an answer.
-    Answered,
+/// The idempotency key of an import that is recovered.
+enum KeyState {
+    /// Claimed for this import, without an outcome.
+    Claimed,
+    /// Not there, or claimed for another operation.
+    Free,
+    HasOutcome,
 }
 
-/// When a zone is set.
+/// The order in which zones are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// It would be refused.
-    Refused,
-    /// It gets fewer units.
-    Less,
-    More,
+enum ZoneRank {
+    WouldBeRefused,
+    FewerUnits,
+    MoreUnits,
 }
 
-/// The id of the movement that takes another back.
-const fn taken_back(op: Uuid) -> Uuid {
+/// The id of the movement that compensates the one of an import.
+const fn compensation_id(op: Uuid) -> Uuid {
     Uuid::from_u128(op.as_u128() ^ (1 << 64))
 }
 
-fn remember(imported: &Imported) -> Outcome {
-    Outcome::Imported { product_id: imported.product_id.clone(), created: imported.created }
-}
-
-fn recall(outcome: Outcome) -> Option<Imported> {
-    match outcome {
-        Outcome::Imported { product_id, created } => Some(Imported { product_id, created }),
-        _ => None,
-    }
+fn stock_key(command: &ImportProduct, zone: &GeoZone) -> StockKey {
+    StockKey { product_id: command.product.product_id.clone(), geo_zone: zone.clone() }
 }
 
 impl CassandraStore {
-    pub(super) async fn import_card(&self, command: ImportProduct) -> Result<Done<Imported>> {
-        let (once, op, now) = (command.once.clone(), command.op, command.now);
-        let work = async |op, maybe_begun: bool| {
+    pub(super) async fn import(&self, command: ImportProduct) -> Result<Done<Imported>> {
+        let (identity, op, now) = (command.identity.clone(), command.op, command.now);
+        let work = async |op, is_retry: bool| {
             let command = ImportProduct { op, ..command };
             command.product.check()?;
-            if maybe_begun {
-                self.check_not_refused(&command).await.map_err(half_done)?;
+            if is_retry {
+                self.check_not_refused(&command).await.map_err(StoreError::after_first_effect)?;
             }
-            let intent = self.intents.begin(&self.cql, Kind::Import, op, encode(&command)).await?;
+            // Crash here: at most the key is claimed; a repeated request runs again under the same id.
+            let intent = self.intents.begin(&self.cql, Kind::Import, op, codec::encode(&command)).await?;
+            // Crash here: an intent without any row of the import; recovery drops it once no write can be in flight.
             match self.import_steps(&command).await {
                 Ok(imported) => {
-                    self.intents.end(&self.cql, intent).await;
+                    // Crash here: the import is done; `recover_import` finds every step done and stores the outcome.
+                    self.intents.complete(&self.cql, intent).await;
+                    // Crash here: the key has no outcome; a repeated request finds every step done and stores it.
                     Ok(imported)
                 }
                 Err(StoreError::Refused(refusal)) => {
-                    self.intents.end(&self.cql, intent).await;
+                    // Crash here: the import is refused and compensated; `recover_import` finds that and frees the key.
+                    self.intents.complete(&self.cql, intent).await;
                     Err(StoreError::Refused(refusal))
                 }
                 Err(error) => {
-                    self.intents.leave(intent);
-                    Err(half_done(error))
+                    self.intents.abandon(intent);
+                    Err(error.after_first_effect())
                 }
             }
         };
-        self.keyed(once.as_ref(), op, now, (remember, recall), work).await
+        self.idempotent(identity.as_ref(), op, now, work).await
     }
 
-    /// Somebody was refused in the middle of the same import and may not have taken all of it back: it stays refused.
+    /// Refuses an import that another request or process was refused in the middle of: it stays refused, and what was
+    /// not compensated then is compensated now.
     async fn check_not_refused(&self, command: &ImportProduct) -> Result<()> {
         for (zone, _) in &command.stock {
-            let place = place(command, zone);
-            if self.movement(&place, command.op).await?.is_none_or(|row| row.state != State::Void) {
+            let stock_key = stock_key(command, zone);
+            let row = self.import_row(&stock_key, command.op).await?;
+            if row.is_none_or(|row| row.state != LedgerState::Void) {
                 continue;
             }
-            self.take_back(command).await?;
-            let current = self.level_at(&place, Freshness::Full, command.now).await?;
-            let current = current.ok_or_else(|| gone(&place))?;
+            self.compensate(command).await?;
+            let current = self.level_at(&stock_key, Freshness::Latest, command.now).await?;
+            let current = current.ok_or_else(|| missing_stock(&stock_key))?;
             return Err(Refusal::StockBelowReserved { current }.into());
         }
         Ok(())
     }
 
-    /// What has been done of it is found done. A refusal says that nothing of it is left.
+    /// Runs every step; a step that is done already takes no effect again. A refusal leaves nothing of the import.
     async fn import_steps(&self, command: &ImportProduct) -> Result<Imported> {
         let ImportProduct { product, op, now, .. } = command;
-        let mut zones = Vec::with_capacity(command.stock.len());
-        for (zone, on_hand) in &command.stock {
-            let place = place(command, zone);
-            let level = self.level_at(&place, Freshness::Full, *now).await?.map(|stock| stock.level);
-            let rank = match level {
-                Some(level) if *on_hand < level.reserved => Rank::Refused,
-                Some(level) if *on_hand < level.on_hand => Rank::Less,
-                _ => Rank::More,
-            };
-            zones.push((rank, place, *on_hand));
-        }
-        zones.sort_by_key(|(rank, ..)| *rank);
-        for (_, place, on_hand) in zones {
-            match self.put_on_hand(&place, *op, on_hand, None, *now).await {
+        for (stock_key, on_hand) in self.ranked_zones(command).await? {
+            // Crash here: some zones are set, the others are not; `recover_import` sets the rest.
+            match self.put_on_hand(&stock_key, *op, on_hand, None, *now).await {
                 Ok(_) => {}
                 Err(StoreError::Refused(refusal)) => {
-                    if self.shut(&place, command.op, command.now).await.map_err(half_done)? {
-                        self.take_back(command).await.map_err(half_done)?;
+                    // Crash here: a refusal without a row; `recover_import` tries the zone again and may succeed.
+                    let voided = self.void_operation(&stock_key, *op, *now).await;
+                    // `false`: another process found enough units since, and has set the zone.
+                    if voided.map_err(StoreError::after_first_effect)? {
+                        // Crash here: the void row refuses the import for good; `recover_import` compensates the
+                        // others.
+                        self.compensate(command).await.map_err(StoreError::after_first_effect)?;
                         return Err(StoreError::Refused(refusal));
                     }
                 }
                 Err(error) => return Err(error),
             }
         }
-        let created = self.put_card(product, *op).await?.created;
+        // Crash here: the stock is set, the product is not in the catalogue; `recover_import` puts it there.
+        let created = self.put_under(product, *op).await?.created;
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 
-    /// Undoes what this import did to the figures, and shuts the door to whoever is still at it.
-    async fn take_back(&self, command: &ImportProduct) -> Result<()> {
+    /// The zones in the order in which they are set, with their units.
+    async fn ranked_zones(&self, command: &ImportProduct) -> Result<Vec<(StockKey, u64)>> {
+        let mut zones = Vec::with_capacity(command.stock.len());
+        for (zone, on_hand) in &command.stock {
+            let stock_key = stock_key(command, zone);
+            let stock = self.level_at(&stock_key, Freshness::Latest, command.now).await?;
+            let rank = match stock.map(|stock| stock.level) {
+                Some(level) if *on_hand < level.reserved => ZoneRank::WouldBeRefused,
+                Some(level) if *on_hand < level.on_hand => ZoneRank::FewerUnits,
+                _ => ZoneRank::MoreUnits,
+            };
+            zones.push((rank, stock_key, *on_hand));
+        }
+        zones.sort_by_key(|(rank, ..)| *rank);
+        Ok(zones.into_iter().map(|(_, stock_key, on_hand)| (stock_key, on_hand)).collect())
+    }
+
+    /// Undoes what this import did to the stock, and voids the zones that it has not set, so that another process that
+    /// still works on it cannot set them.
+    async fn compensate(&self, command: &ImportProduct) -> Result<()> {
         for (zone, _) in &command.stock {
-            let place = place(command, zone);
-            if self.shut(&place, command.op, command.now).await? {
+            let stock_key = stock_key(command, zone);
+            // Crash here: some zones are void or compensated, the others are not; `recover_import` comes here again.
+            if self.void_operation(&stock_key, command.op, command.now).await? {
                 continue;
             }
-            if let Some(row) = self.movement(&place, command.op).await? {
-                self.move_back(&place, command, -row.quantity).await?;
+            if let Some(row) = self.import_row(&stock_key, command.op).await? {
+                self.compensate_zone(&stock_key, command, -row.quantity).await?;
             }
         }
         Ok(())
     }
 
-    /// Units that came and have been sold since stay: nobody can take them back.
-    async fn move_back(&self, place: &Place, command: &ImportProduct, mut delta: i64) -> Result<()> {
-        let op_id = taken_back(command.op);
-        for _ in 0..TAKEN_BACK_ROUNDS {
-            let back = Change::Adjust { op_id, delta, note: "import refused".to_owned() };
-            let Answer::Refused(refusal) = self.ask(place, back, command.now).await? else { return Ok(()) };
-            tracing::error!(?place, import = %command.op, delta, %refusal, "a refused import is not all taken back");
+    /// Takes units of a refused import back, once, under its own movement id. Units that were sold since cannot be
+    /// taken back.
+    async fn compensate_zone(
+        &self,
+        stock_key: &StockKey,
+        command: &ImportProduct,
+        mut delta: i64,
+    ) -> Result<()> {
+        let op_id = compensation_id(command.op);
+        for _ in 0..COMPENSATION_ROUNDS_MAX {
+            let adjust = StockCommand::Adjust { op_id, delta, note: "import refused".to_owned() };
+            let Decision::Refused(refusal) = self.submit(stock_key, adjust, command.now).await? else {
+                return Ok(());
+            };
+            let StockKey { product_id, geo_zone } = stock_key;
+            tracing::error!(
+                %product_id, %geo_zone, import = %command.op, delta, %refusal,
+                "take back the units of a refused import: some are reserved or sold; check the stock of this zone"
+            );
             let Refusal::StockBelowReserved { current } = refusal else { return Ok(()) };
             delta = -current.level.available().cast_signed();
         }
-        Err(StoreError::Unavailable(format!("the stock of {} is being fought for", place.product_id)))
+        Err(StoreError::Unavailable(format!(
+            "take back a refused import of {} in {}: gave up after {COMPENSATION_ROUNDS_MAX} rounds (contention)",
+            stock_key.product_id, stock_key.geo_zone
+        )))
     }
 
-    /// What an operation of the back office did to a figure.
-    async fn movement(&self, place: &Place, op: Uuid) -> Result<Option<LedgerRow>> {
-        let key = (place.product_id.as_str(), place.geo_zone.as_str(), to_cql(END_OF_TIME), op);
-        let row: Option<StoredRow> = self.cql.first(&self.products.moved, key).await?;
+    /// The ledger row that an import left in a zone: it was set, or it is void.
+    async fn import_row(&self, stock_key: &StockKey, op: Uuid) -> Result<Option<LedgerRow>> {
+        let key = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str(), to_cql(END_OF_TIME), op);
+        let row: Option<StoredRow> = self.cql.first(&self.products.ledger_row, key).await?;
         row.map(read_row).transpose()
     }
 
-    /// Finishes an import of which something was done; of which nothing was, nothing is.
-    pub(crate) async fn finish_import(&self, payload: &[u8]) -> Result<()> {
-        let command = decode(payload)?;
-        let mut is_begun = false;
-        for (zone, _) in &command.stock {
-            is_begun = is_begun || self.movement(&place(&command, zone), command.op).await?.is_some();
+    /// Recovers an orphaned or abandoned import that has had an effect; one without any is dropped. Every step is
+    /// idempotent, so a crash in here leaves an import that the next process recovers in the same way.
+    pub(crate) async fn recover_import(&self, payload: &[u8]) -> Result<()> {
+        let command = codec::decode(payload)?;
+        if !self.has_effect(&command).await? {
+            return self.intents.keep_while_in_flight(command.op);
         }
-        let card = self.card(&self.products.serial, &command.product.product_id).await?;
-        if !is_begun && !card.is_some_and(|(_, guard)| guard.remembers(command.op)) {
-            return self.intents.wait_for(command.op);
-        }
-        let (once, op, now) = (command.once.clone(), command.op, command.now);
+        let (identity, op, now) = (command.identity.clone(), command.op, command.now);
         let steps = async || {
             self.check_not_refused(&command).await?;
             self.import_steps(&command).await
         };
-        let turn = match &once {
-            Some(once) => match self.claims.look(&self.cql, once, now).await {
-                Ok(Some(Claim::Do { op_id, .. })) if op_id == op => Turn::Keyed,
-                Ok(Some(Claim::Done(_))) => Turn::Answered,
-                // Freed because it was refused, which its rows say, or older than keys live.
-                Ok(_) | Err(StoreError::Refused(_)) => Turn::Alone,
-                Err(error) => return Err(error),
-            },
-            None => Turn::Alone,
-        };
-        let finished = match turn {
-            Turn::Answered => self.check_not_refused(&command).await,
-            Turn::Alone => steps().await.map(drop),
-            Turn::Keyed => {
+        let recovered = match self.key_state(identity.as_ref(), &command).await? {
+            // The steps are done; a refused import under a newer claim may still have to be compensated.
+            KeyState::HasOutcome => self.check_not_refused(&command).await,
+            KeyState::Free => steps().await.map(drop),
+            KeyState::Claimed => {
                 let work = async |op_id, _| {
                     if op_id != op {
-                        return Err(StoreError::Unavailable("the key of an import has gone on".to_owned()));
+                        return Err(StoreError::Unavailable(format!(
+                            "recover import {op}: its key is claimed for {op_id} now, recovery tries again"
+                        )));
                     }
                     steps().await
                 };
-                self.keyed(once.as_ref(), op, now, (remember, recall), work).await.map(drop)
+                self.idempotent(identity.as_ref(), op, now, work).await.map(drop)
             }
         };
-        match finished {
+        match recovered {
             Ok(()) | Err(StoreError::Refused(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
-}
 
-fn place(command: &ImportProduct, zone: &GeoZone) -> Place {
-    Place { product_id: command.product.product_id.clone(), geo_zone: zone.clone() }
-}
-
-fn encode(command: &ImportProduct) -> Vec<u8> {
-    let ImportProduct { product, stock, op, now, once } = command;
-    let mut writer = Writer::new(256);
-    mw_codec::products::write(&mut writer, product);
-    writer.unsigned(stock.len() as u64);
-    for (zone, on_hand) in stock {
-        writer.text(zone.as_str());
-        writer.unsigned(*on_hand);
+    /// Whether a zone has a row of the import, or the product its token.
+    async fn has_effect(&self, command: &ImportProduct) -> Result<bool> {
+        let mut has_row = false;
+        for (zone, _) in &command.stock {
+            has_row = has_row || self.import_row(&stock_key(command, zone), command.op).await?.is_some();
+        }
+        let stored = self.stored_product(&self.products.serial_read, &command.product.product_id).await?;
+        Ok(has_row || stored.is_some_and(|(_, revision)| revision.remembers(command.op)))
     }
-    writer.bytes(op.as_bytes());
-    writer.time(*now);
-    writer.optional(once.as_ref(), |writer, once| {
-        writer.time(once.keep_until);
-        write_key(writer, once);
-    });
-    writer.done()
-}
 
-fn decode(bytes: &[u8]) -> Result<ImportProduct, Damaged> {
-    let mut reader = Reader::new(bytes, "intent of an import")?;
-    let command = ImportProduct {
-        product: mw_codec::products::read(&mut reader)?,
-        stock: reader.list(|reader| Ok((reader.id(GeoZone::parse)?, reader.unsigned()?)))?,
-        op: Uuid::from_bytes(reader.array()?),
-        now: reader.time()?,
-        once: reader.optional(|reader| {
-            let keep_until = reader.time()?;
-            read_key(reader, keep_until)
-        })?,
-    };
-    reader.end()?;
-    Ok(command)
+    async fn key_state(
+        &self,
+        identity: Option<&RequestIdentity>,
+        command: &ImportProduct,
+    ) -> Result<KeyState> {
+        let Some(identity) = identity else { return Ok(KeyState::Free) };
+        match self.claims.find(&self.cql, identity, command.now).await {
+            Ok(Some(Claim::Execute { op_id, .. })) if op_id == command.op => Ok(KeyState::Claimed),
+            Ok(Some(Claim::Replay(_))) => Ok(KeyState::HasOutcome),
+            // The key was freed by a refusal, which the ledger rows say too, or it is past its retention.
+            Ok(_) | Err(StoreError::Refused(_)) => Ok(KeyState::Free),
+            Err(error) => Err(error),
+        }
+    }
 }

@@ -1,11 +1,12 @@
-//! A category by price, and the categories that have products.
+//! The listing of a category by price, and the list of categories that have products.
 //!
-//! Partitions of different bands of prices follow each other; those of one band, where a plan cut it, are merged. Which
-//! partitions a category has is read first, so that no empty band is asked.
+//! Bands of prices are read one after another; the partitions of one band are merged by price. The partitions that a
+//! category has are read first, so that no empty band is queried.
 
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use mw_codec::intents::product::ListingKey;
 use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
 use mw_store::products::{CategoryQuery, Listed};
 use mw_store::{Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
@@ -13,74 +14,73 @@ use scylla::DeserializeRow;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 
-use super::card::Card;
-use super::place::{self, Place};
+use super::bands;
+use super::rows::StoredProduct;
 use crate::CassandraStore;
-use crate::cql::{Access, Cql};
-use crate::intents::surely_not;
-use crate::keeper::Place as StockPlace;
-use crate::tables::Table;
-use crate::time::{from_cql, to_cql};
+use crate::driver::statements::{Access, Cql};
+use crate::driver::time::{from_cql, to_cql};
+use crate::schema::tables::Table;
+use crate::stock::decision::StockKey;
 
-/// All categories are in one partition: there are few, and they are listed by name.
+/// The one partition of `categories`: there are few, and they are listed by name.
 const PART: i32 = 0;
-/// Partitions of a category, or figures of a page, that are read at the same time.
-const AT_ONCE: usize = 16;
-/// Rows that are looked at in one go.
+/// Partitions, stock levels or categories read at the same time for one page.
+const CONCURRENT_READS: usize = 16;
+/// Rows read at a time.
 const ROWS_MAX: usize = 100;
-/// Rows that one page of a category looks at; those that are out of stock count too.
-const LOOKED_AT_MAX: usize = 1_000;
-/// Categories that one page of them looks at; those without products count too.
+/// Rows read for one page of a category, products that are out of stock included.
+const PAGE_ROWS_MAX: usize = 1_000;
+/// Rows read for one page of categories, categories without products included.
 const CATEGORIES_MAX: usize = 256;
 
-/// A way to read, for those who may see what is a little old and for those who may not.
+/// A read at both levels of freshness.
 #[derive(Debug)]
-struct Reading {
-    full: PreparedStatement,
-    showcase: PreparedStatement,
+struct FreshnessRead {
+    latest: PreparedStatement,
+    stale: PreparedStatement,
 }
 
-impl Reading {
+impl FreshnessRead {
     async fn prepare(cql: &Cql, table: Table, text: &str) -> Result<Self> {
         Ok(Self {
-            full: cql.prepare(table, Access::Read, text).await?,
-            showcase: cql.prepare(table, Access::Showcase, text).await?,
+            latest: cql.prepare(table, Access::Read, text).await?,
+            stale: cql.prepare(table, Access::StaleRead, text).await?,
         })
     }
 
     const fn at(&self, freshness: Freshness) -> &PreparedStatement {
         match freshness {
-            Freshness::Full => &self.full,
-            Freshness::Showcase => &self.showcase,
+            Freshness::Latest => &self.latest,
+            Freshness::StaleOk => &self.stale,
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Shelves {
+pub(super) struct ListingStatements {
     insert: PreparedStatement,
-    remove: PreparedStatement,
-    rising: Reading,
-    falling: Reading,
+    delete: PreparedStatement,
+    ascending: FreshnessRead,
+    descending: FreshnessRead,
     any: PreparedStatement,
-    note_category: PreparedStatement,
+    insert_category: PreparedStatement,
     categories: PreparedStatement,
-    note_band: PreparedStatement,
-    bands: Reading,
+    insert_band: PreparedStatement,
+    bands: FreshnessRead,
 }
 
-impl Shelves {
+impl ListingStatements {
     pub(super) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::ProductsByCategory;
         let insert = "INSERT INTO {} (category, band, price, product_id, name, description, attributes, created_at, \
                       updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let remove = "DELETE FROM {} USING TIMESTAMP ? WHERE category = ? AND band = ? AND price = ? AND product_id = ?";
+        let delete = "DELETE FROM {} USING TIMESTAMP ? WHERE category = ? AND band = ? AND price = ? AND product_id = ?";
         let columns = "price, product_id, name, description, attributes, created_at, updated_at";
-        let rising = format!(
+        let ascending = format!(
             "SELECT {columns} FROM {{}} WHERE category = ? AND band = ? AND (price, product_id) > (?, ?) \
              AND (price) <= (?) LIMIT ?"
         );
-        let falling = format!(
+        let descending = format!(
             "SELECT {columns} FROM {{}} WHERE category = ? AND band = ? AND (price, product_id) < (?, ?) \
              AND (price) >= (?) ORDER BY price DESC, product_id DESC LIMIT ?"
         );
@@ -89,25 +89,26 @@ impl Shelves {
         let categories = "SELECT category FROM {} WHERE part = ? AND category > ? LIMIT ?";
         Ok(Self {
             insert: cql.prepare(table, Access::Write, insert).await?,
-            remove: cql.prepare(table, Access::Write, remove).await?,
-            rising: Reading::prepare(cql, table, &rising).await?,
-            falling: Reading::prepare(cql, table, &falling).await?,
+            delete: cql.prepare(table, Access::Write, delete).await?,
+            ascending: FreshnessRead::prepare(cql, table, &ascending).await?,
+            descending: FreshnessRead::prepare(cql, table, &descending).await?,
             any: cql.prepare(table, Access::Read, any).await?,
-            note_category: cql
+            insert_category: cql
                 .prepare(names, Access::Write, "INSERT INTO {} (part, category) VALUES (?, ?)")
                 .await?,
             categories: cql.prepare(names, Access::Read, categories).await?,
-            note_band: cql
+            insert_band: cql
                 .prepare(bands, Access::Write, "INSERT INTO {} (category, band) VALUES (?, ?)")
                 .await?,
-            // As many as there can be numbers of bands.
-            bands: Reading::prepare(cql, bands, "SELECT band FROM {} WHERE category = ? LIMIT 4096").await?,
+            // More than there are numbers of partitions.
+            bands: FreshnessRead::prepare(cql, bands, "SELECT band FROM {} WHERE category = ? LIMIT 4096")
+                .await?,
         })
     }
 }
 
 #[derive(Debug, DeserializeRow)]
-struct Row {
+struct ListingRow {
     price: i64,
     product_id: String,
     name: Option<String>,
@@ -117,42 +118,47 @@ struct Row {
     updated_at: Option<CqlTimestamp>,
 }
 
-impl Row {
-    fn product(self, category: &Category) -> Result<Product> {
-        let damaged = || StoreError::Corrupt(format!("product {} in category {category}", self.product_id));
+impl ListingRow {
+    fn into_product(self, category: &Category) -> Result<Product> {
+        let corrupt = || {
+            StoreError::Corrupt(format!(
+                "cannot read product {} of {category} in products_by_category",
+                self.product_id
+            ))
+        };
         Ok(Product {
-            product_id: ProductId::parse(&self.product_id).map_err(|_| damaged())?,
-            name: self.name.ok_or_else(damaged)?,
+            product_id: ProductId::parse(&self.product_id).map_err(|_| corrupt())?,
+            name: self.name.ok_or_else(corrupt)?,
             category: category.clone(),
             price: Money::from_minor(self.price),
             description: self.description.unwrap_or_default(),
             attributes: self.attributes.map(Attributes::from).unwrap_or_default(),
-            created_at: self.created_at.map(from_cql).ok_or_else(damaged)?,
-            updated_at: self.updated_at.map(from_cql).ok_or_else(damaged)?,
+            created_at: self.created_at.map(from_cql).ok_or_else(corrupt)?,
+            updated_at: self.updated_at.map(from_cql).ok_or_else(corrupt)?,
         })
     }
 }
 
-/// Where a listing stands: what comes next is beyond it.
+/// Where a page ends: the next one begins after this price and product.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Edge {
+struct ListingCursor {
     price: Money,
     /// Empty before the first product of the price.
     product_id: String,
 }
 
-impl Edge {
+impl ListingCursor {
     fn first(min: Money, max: Money, descending: bool) -> Self {
         let price = if descending { Money::from_minor(max.as_minor().saturating_add(1)) } else { min };
         Self { price, product_id: String::new() }
     }
 
-    fn position(&self) -> Position {
+    fn encode(&self) -> Position {
         Position([&self.price.as_minor().to_be_bytes()[..], self.product_id.as_bytes()].concat())
     }
 
-    /// `None` where a listing cannot have ended there.
-    fn read(position: &Position) -> Option<Self> {
+    /// `None` where no page can end there.
+    fn decode(position: &Position) -> Option<Self> {
         let (price, id) = position.0.split_first_chunk::<8>()?;
         let id = ProductId::parse(std::str::from_utf8(id).ok()?).ok()?;
         Some(Self {
@@ -162,45 +168,49 @@ impl Edge {
     }
 }
 
-/// A category as it was asked for.
-struct Shelf<'a> {
+/// The query of one page of a category.
+struct CategoryScan<'a> {
     store: &'a CassandraStore,
     query: &'a CategoryQuery,
     freshness: Freshness,
     min: Money,
     max: Money,
-    /// The partitions of each band of prices, in the asked direction.
+    /// The partitions of each band of prices, in the direction of the query.
     bands: Vec<(i32, Vec<i32>)>,
 }
 
-impl Shelf<'_> {
-    /// The next `count` products after `edge`; fewer only at the end.
-    async fn next(&self, edge: &Edge, count: usize) -> Result<Vec<Product>> {
-        let left = if self.query.descending {
-            place::prices_between(self.min, edge.price)
+impl CategoryScan<'_> {
+    /// The next `count` products after the cursor; fewer only at the end.
+    async fn products_after(&self, cursor: &ListingCursor, count: usize) -> Result<Vec<Product>> {
+        let remaining = if self.query.descending {
+            bands::price_bands(self.min, cursor.price)
         } else {
-            place::prices_between(edge.price, self.max)
+            bands::price_bands(cursor.price, self.max)
         };
-        let bands: Vec<&Vec<i32>> =
-            self.bands.iter().filter(|(prices, _)| left.contains(prices)).map(|(_, bands)| bands).collect();
+        let bands: Vec<&Vec<i32>> = self
+            .bands
+            .iter()
+            .filter(|(price_band, _)| remaining.contains(price_band))
+            .map(|(_, bands)| bands)
+            .collect();
         let mut products = Vec::new();
-        // One band is mostly enough; where it is not, ever more of them are asked at once.
+        // One band is mostly enough; where it is not, the number of bands read at once doubles.
         let (mut from, mut width) = (0, 1);
         while products.len() < count && from < bands.len() {
             let some = bands.iter().skip(from).take(width);
-            let reads: Vec<_> = some.map(|bands| self.band(bands, edge, count)).collect();
-            products.extend(in_turn(reads).await?.into_iter().flatten());
+            let reads: Vec<_> = some.map(|bands| self.read_band(bands, cursor, count)).collect();
+            products.extend(concurrently(reads).await?.into_iter().flatten());
             from += width;
-            width = (width * 2).min(AT_ONCE);
+            width = (width * 2).min(CONCURRENT_READS);
         }
         products.truncate(count);
         Ok(products)
     }
 
     /// The next `count` products of one band of prices.
-    async fn band(&self, bands: &[i32], edge: &Edge, count: usize) -> Result<Vec<Product>> {
-        let reads: Vec<_> = bands.iter().map(|band| self.partition(*band, edge, count)).collect();
-        let mut products: Vec<Product> = in_turn(reads).await?.into_iter().flatten().collect();
+    async fn read_band(&self, bands: &[i32], cursor: &ListingCursor, count: usize) -> Result<Vec<Product>> {
+        let reads: Vec<_> = bands.iter().map(|band| self.read_partition(*band, cursor, count)).collect();
+        let mut products: Vec<Product> = concurrently(reads).await?.into_iter().flatten().collect();
         if bands.len() > 1 {
             products.sort_by(|a, b| (a.price, &a.product_id).cmp(&(b.price, &b.product_id)));
             if self.query.descending {
@@ -211,29 +221,32 @@ impl Shelf<'_> {
         Ok(products)
     }
 
-    async fn partition(&self, band: i32, edge: &Edge, count: usize) -> Result<Vec<Product>> {
-        let shelves = &self.store.products.shelves;
-        let (reading, end) =
-            if self.query.descending { (&shelves.falling, self.min) } else { (&shelves.rising, self.max) };
+    async fn read_partition(&self, band: i32, cursor: &ListingCursor, count: usize) -> Result<Vec<Product>> {
+        let listing = &self.store.products.listing;
+        let (read, end) = if self.query.descending {
+            (&listing.descending, self.min)
+        } else {
+            (&listing.ascending, self.max)
+        };
         let category = &self.query.category;
         let values = (
             category.as_str(),
             band,
-            edge.price.as_minor(),
-            edge.product_id.as_str(),
+            cursor.price.as_minor(),
+            cursor.product_id.as_str(),
             end.as_minor(),
             limit(count),
         );
-        let rows: Vec<Row> = self.store.cql.rows(reading.at(self.freshness), values).await?;
-        rows.into_iter().map(|row| row.product(category)).collect()
+        let rows: Vec<ListingRow> = self.store.cql.rows(read.at(self.freshness), values).await?;
+        rows.into_iter().map(|row| row.into_product(category)).collect()
     }
 
-    /// The product as it is listed; `None` where only what is in stock was asked for and it is not.
-    async fn listed(&self, product: Product, now: Timestamp) -> Result<Option<Listed>> {
+    /// The product with its available units; `None` where the query wants products in stock only, and it is not.
+    async fn with_availability(&self, product: Product, now: Timestamp) -> Result<Option<Listed>> {
         let available = match &self.query.geo_zone {
             Some(zone) => {
-                let place = StockPlace { product_id: product.product_id.clone(), geo_zone: zone.clone() };
-                let stock = self.store.level_at(&place, self.freshness, now).await?;
+                let key = StockKey { product_id: product.product_id.clone(), geo_zone: zone.clone() };
+                let stock = self.store.level_at(&key, self.freshness, now).await?;
                 Some(stock.map_or(0, |stock| stock.level.available()))
             }
             None => None,
@@ -243,9 +256,9 @@ impl Shelf<'_> {
     }
 }
 
-/// What the reads answer, in their order; some of them are under way at the same time.
-async fn in_turn<T>(reads: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
-    stream::iter(reads).buffered(AT_ONCE).try_collect().await
+/// The results of the reads, in their order.
+async fn concurrently<T>(reads: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    stream::iter(reads).buffered(CONCURRENT_READS).try_collect().await
 }
 
 fn limit(count: usize) -> i32 {
@@ -261,36 +274,37 @@ impl CassandraStore {
         page: PageRequest,
     ) -> Result<Page<Listed>> {
         let (min, max) = (query.min_price.unwrap_or(Money::ZERO), query.max_price.unwrap_or(Money::MAX));
-        let mut edge = match &page.after {
-            Some(position) => Edge::read(position).ok_or(Refusal::InvalidCursor)?,
-            None => Edge::first(min, max, query.descending),
+        let mut cursor = match &page.after {
+            Some(position) => ListingCursor::decode(position).ok_or(Refusal::InvalidCursor)?,
+            None => ListingCursor::first(min, max, query.descending),
         };
-        let bands = self.bands(query, min, max, freshness).await?;
-        let asked = Shelf { store: self, query, freshness, min, max, bands };
+        let bands = self.bands_of_prices(query, min, max, freshness).await?;
+        let scan = CategoryScan { store: self, query, freshness, min, max, bands };
         let mut items = Vec::new();
-        let mut looked_at = 0;
+        let mut rows_read = 0;
         loop {
             let room = page.limit.saturating_sub(items.len()).min(ROWS_MAX);
-            let mut products = asked.next(&edge, room + 1).await?;
+            let mut products = scan.products_after(&cursor, room + 1).await?;
             let has_more = products.len() > room;
             products.truncate(room);
-            looked_at += products.len();
+            rows_read += products.len();
             if let Some(last) = products.last() {
-                edge = Edge { price: last.price, product_id: last.product_id.as_str().to_owned() };
+                cursor = ListingCursor { price: last.price, product_id: last.product_id.as_str().to_owned() };
             }
-            let reads: Vec<_> = products.into_iter().map(|product| asked.listed(product, now)).collect();
-            items.extend(in_turn(reads).await?.into_iter().flatten());
+            let reads: Vec<_> =
+                products.into_iter().map(|product| scan.with_availability(product, now)).collect();
+            items.extend(concurrently(reads).await?.into_iter().flatten());
             if !has_more {
                 return Ok(Page { items, next: None });
             }
-            if items.len() >= page.limit || looked_at >= LOOKED_AT_MAX {
-                return Ok(Page { items, next: Some(edge.position()) });
+            if items.len() >= page.limit || rows_read >= PAGE_ROWS_MAX {
+                return Ok(Page { items, next: Some(cursor.encode()) });
             }
         }
     }
 
-    /// The partitions of the asked prices that ever had a product, by band of prices and in the asked direction.
-    async fn bands(
+    /// The registered partitions of the queried prices, by band of prices and in the direction of the query.
+    async fn bands_of_prices(
         &self,
         query: &CategoryQuery,
         min: Money,
@@ -300,23 +314,23 @@ impl CassandraStore {
         if min > max {
             return Ok(Vec::new());
         }
-        let mut by_prices: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-        let asked = place::prices_between(min, max);
-        for band in self.bands_of(&query.category, freshness).await? {
-            let prices = place::prices_of(band);
-            if asked.contains(&prices) {
-                by_prices.entry(prices).or_default().push(band);
+        let mut by_price: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        let queried = bands::price_bands(min, max);
+        for band in self.bands_of_category(&query.category, freshness).await? {
+            let price_band = bands::price_band(band);
+            if queried.contains(&price_band) {
+                by_price.entry(price_band).or_default().push(band);
             }
         }
-        let mut bands: Vec<(i32, Vec<i32>)> = by_prices.into_iter().collect();
+        let mut bands: Vec<(i32, Vec<i32>)> = by_price.into_iter().collect();
         if query.descending {
             bands.reverse();
         }
         Ok(bands)
     }
 
-    async fn bands_of(&self, category: &Category, freshness: Freshness) -> Result<Vec<i32>> {
-        let statement = self.products.shelves.bands.at(freshness);
+    async fn bands_of_category(&self, category: &Category, freshness: Freshness) -> Result<Vec<i32>> {
+        let statement = self.products.listing.bands.at(freshness);
         let rows: Vec<(i32,)> = self.cql.rows(statement, (category.as_str(),)).await?;
         Ok(rows.into_iter().map(|(band,)| band).collect())
     }
@@ -330,84 +344,96 @@ impl CassandraStore {
             None => String::new(),
         };
         let mut items = Vec::new();
-        let mut looked_at = 0;
+        let mut rows_read = 0;
         loop {
             let room = page.limit.saturating_sub(items.len()).min(ROWS_MAX);
             let values = (PART, last.as_str(), limit(room + 1));
-            let mut rows: Vec<(String,)> = self.cql.rows(&self.products.shelves.categories, values).await?;
+            let mut rows: Vec<(String,)> = self.cql.rows(&self.products.listing.categories, values).await?;
             let has_more = rows.len() > room;
             rows.truncate(room);
-            looked_at += rows.len();
+            rows_read += rows.len();
             if let Some((name,)) = rows.last() {
                 last.clone_from(name);
             }
             let reads: Vec<_> = rows.into_iter().map(|(name,)| self.category_with_products(name)).collect();
-            items.extend(in_turn(reads).await?.into_iter().flatten());
+            items.extend(concurrently(reads).await?.into_iter().flatten());
             if !has_more {
                 return Ok(Page { items, next: None });
             }
-            if items.len() >= page.limit || looked_at >= CATEGORIES_MAX {
+            if items.len() >= page.limit || rows_read >= CATEGORIES_MAX {
                 return Ok(Page { items, next: Some(Position(last.into_bytes())) });
             }
         }
     }
 
     async fn category_with_products(&self, name: String) -> Result<Option<Category>> {
-        let category =
-            Category::parse(&name).map_err(|_| StoreError::Corrupt(format!("category {name:?}")))?;
-        for band in self.bands_of(&category, Freshness::Full).await? {
+        let category = Category::parse(&name)
+            .map_err(|_| StoreError::Corrupt(format!("cannot read category {name:?} in categories")))?;
+        for band in self.bands_of_category(&category, Freshness::Latest).await? {
             let values = (category.as_str(), band);
-            if self.cql.first::<(String,)>(&self.products.shelves.any, values).await?.is_some() {
+            if self.cql.first::<(String,)>(&self.products.listing.any, values).await?.is_some() {
                 return Ok(Some(category));
             }
         }
         Ok(None)
     }
 
-    /// Makes known that the card's category has products in its band, unless that is known of the place it is `listed` at.
-    /// `Err` says that the card is surely as it was.
-    pub(super) async fn announce(&self, card: &Card, listed: Option<&Card>) -> Result<()> {
-        let place = card.place();
-        let is_known = listed.is_some_and(|listed| listed.place().is_same_partition(&place));
-        if card.is_deleted || is_known {
+    /// Writes that the product's category has a partition for its price, unless it is the one of the `current` row. An
+    /// error says that the product is certainly unchanged.
+    pub(super) async fn register_partition(
+        &self,
+        stored: &StoredProduct,
+        current: Option<&StoredProduct>,
+    ) -> Result<()> {
+        let is_registered = current.is_some_and(|current| {
+            current.product.category == stored.product.category && current.band == stored.band
+        });
+        if stored.is_deleted || is_registered {
             return Ok(());
         }
-        let shelves = &self.products.shelves;
-        let name = place.category.as_str();
+        let listing = &self.products.listing;
+        let category = stored.product.category.as_str();
+        // Crash here: a category or partition without products, which the lists skip; no process has to remove it.
         futures_util::try_join!(
-            self.cql.write(&shelves.note_category, (PART, name)),
-            self.cql.write(&shelves.note_band, (name, place.band)),
+            self.cql.write(&listing.insert_category, (PART, category)),
+            self.cql.write(&listing.insert_band, (category, stored.band)),
         )
-        .map_err(surely_not)?;
+        .map_err(StoreError::before_first_effect)?;
         Ok(())
     }
 
-    /// Brings the listing to what the card says: it stands where it is now, and no longer where it was.
-    pub(super) async fn list_card(&self, card: &Card, left: Option<&Place>) -> Result<()> {
-        let place = card.place();
-        if !card.is_deleted {
+    /// Brings the listing up to date with the product: inserts its row and deletes the `previous` one. The write
+    /// timestamp is the product's revision, so that a late write of an older change has no effect.
+    pub(super) async fn update_listing(
+        &self,
+        stored: &StoredProduct,
+        previous: Option<&ListingKey>,
+    ) -> Result<()> {
+        let key = stored.listing_key();
+        if !stored.is_deleted {
             let Product { product_id, name, description, attributes, created_at, updated_at, .. } =
-                &card.product;
+                &stored.product;
             let values = (
-                place.category.as_str(),
-                place.band,
-                place.price.as_minor(),
+                key.category.as_str(),
+                key.band,
+                key.price.as_minor(),
                 product_id.as_str(),
                 name,
                 description,
                 attributes.iter().collect::<BTreeMap<_, _>>(),
                 to_cql(*created_at),
                 to_cql(*updated_at),
-                card.rev,
+                stored.rev,
             );
-            self.cql.write(&self.products.shelves.insert, values).await?;
+            self.cql.write(&self.products.listing.insert, values).await?;
         }
-        // After it stands in its new place, so that no reader misses it.
-        let gone = if card.is_deleted { Some(&place) } else { None };
-        for place in gone.into_iter().chain(left.filter(|left| **left != place)) {
-            let id = card.product.product_id.as_str();
-            let values = (card.rev, place.category.as_str(), place.band, place.price.as_minor(), id);
-            self.cql.write(&self.products.shelves.remove, values).await?;
+        // Crash here: the product is listed twice, as it was and as it is; `recover_product` deletes the previous row.
+        // The other order would let a reader miss the product.
+        let deleted = if stored.is_deleted { Some(&key) } else { None };
+        for key in deleted.into_iter().chain(previous.filter(|previous| **previous != key)) {
+            let product_id = stored.product.product_id.as_str();
+            let values = (stored.rev, key.category.as_str(), key.band, key.price.as_minor(), product_id);
+            self.cql.write(&self.products.listing.delete, values).await?;
         }
         Ok(())
     }
@@ -418,18 +444,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_reads_back_and_others_are_refused() {
-        let edge = Edge { price: Money::from_minor(500), product_id: "p-1".to_owned() };
-        assert_eq!(Edge::read(&edge.position()), Some(edge));
+    fn cursor_reads_back_and_other_bytes_are_refused() {
+        let cursor = ListingCursor { price: Money::from_minor(500), product_id: "p-1".to_owned() };
+        assert_eq!(ListingCursor::decode(&cursor.encode()), Some(cursor));
         for bytes in [vec![], vec![0xff; 3], vec![0; 8], vec![0xff; 400]] {
-            assert_eq!(Edge::read(&Position(bytes)), None);
+            assert_eq!(ListingCursor::decode(&Position(bytes)), None);
         }
     }
 
     #[test]
-    fn the_bounds_of_a_listing_are_inclusive() {
+    fn bounds_of_a_listing_are_inclusive() {
         let (min, max) = (Money::from_minor(5), Money::from_minor(9));
-        assert_eq!(Edge::first(min, max, false).price, min);
-        assert_eq!(Edge::first(min, max, true).price, Money::from_minor(10));
+        assert_eq!(ListingCursor::first(min, max, false).price, min);
+        assert_eq!(ListingCursor::first(min, max, true).price, Money::from_minor(10));
     }
 }

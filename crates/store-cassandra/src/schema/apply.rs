@@ -1,7 +1,8 @@
-//! Brings a cluster up to date: what is missing is made, and table options become the policy's.
+//! Brings the schema of a cluster up to date: runs the files that are missing, then alters table options to the policy.
 //!
-//! Every statement may be run again, so a process that died half-way left nothing that stands in the way of the next. All
-//! changes go through one node, which puts them in order: Cassandra does not order changes from several.
+//! Every statement is idempotent (IF NOT EXISTS, ALTER … WITH), so after a crash at any statement the next `apply` starts
+//! over and finishes. All statements go through one coordinator, because Cassandra does not order schema changes of
+//! several.
 
 use std::sync::Arc;
 
@@ -16,16 +17,16 @@ use super::error::SchemaError;
 use super::files::{FILES, File};
 use super::live::Live;
 use super::plan::{self, Step};
-use super::versions::{self, Runner};
+use super::versions::{self, SchemaLock};
 use super::{Schema, drift};
-use crate::tables::Table;
+use crate::schema::tables::Table;
 
-/// How far applying got.
+/// The progress of [`Schema::apply`].
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
-    /// Another process is applying.
+    /// Another process holds the schema lock.
     Waiting,
-    /// This statement comes next.
+    /// This statement is run next.
     Statement { done: usize, total: usize, statement: &'a str },
 }
 
@@ -36,36 +37,40 @@ pub(super) async fn apply(
     session: &Session,
     report: Report<'_>,
 ) -> Result<usize, SchemaError> {
-    let changes = Changes { schema, session: &Ddl::of(session)?, report };
-    let (pending, options) = changes.needed().await?;
+    let changes = Changes { schema, ddl: &Ddl::of(session)?, report };
+    let (pending, options) = changes.pending().await?;
     if pending.is_empty() && options.is_empty() {
         return Ok(0);
     }
-    let founded = if pending.is_empty() { 0 } else { changes.run(plan::foundation(schema), None).await? };
-    let mut runner = Runner::claim(session, &schema.prefix, &|| report(Progress::Waiting)).await?;
-    let applied = changes.all(&mut runner).await;
-    runner.release().await;
+    // Without the lock, which needs the table that these statements create. A crash in between leaves some keyspaces; any
+    // process that applies creates the others.
+    let bootstrapped =
+        if pending.is_empty() { 0 } else { changes.run(plan::bootstrap(schema), None).await? };
+    // A crash while the lock is held leaves it until its TTL ends; the next process to apply waits for that.
+    let mut lock = SchemaLock::acquire(session, &schema.prefix, &|| report(Progress::Waiting)).await?;
+    let applied = changes.apply_all(&mut lock).await;
+    lock.release().await;
     let applied = applied?;
-    // Statements find the replicas of a new keyspace only once the driver knows of it.
+    // The driver routes statements to the replicas of a new keyspace only after it has read the metadata again.
     session
         .refresh_metadata()
         .await
-        .map_err(|error| SchemaError::Read { what: "the ring", cause: error.to_string() })?;
-    Ok(founded + applied)
+        .map_err(|error| SchemaError::Read { what: "the cluster metadata", cause: error.to_string() })?;
+    Ok(bootstrapped + applied)
 }
 
 struct Changes<'a> {
     schema: &'a Schema,
-    session: &'a Ddl<'a>,
+    ddl: &'a Ddl<'a>,
     report: Report<'a>,
 }
 
 impl Changes<'_> {
-    /// Files that were not applied, and tables whose options are not the policy's.
-    async fn needed(&self) -> Result<(Vec<&'static File>, Vec<Step>), SchemaError> {
+    /// The files that were not applied yet, and an ALTER for each table whose options differ from the policy.
+    async fn pending(&self) -> Result<(Vec<&'static File>, Vec<Step>), SchemaError> {
         let schema = self.schema;
-        let live = Live::read(self.session.session, &schema.prefix, schema.auto_repair).await?;
-        let applied = match versions::read(self.session.session, &schema.prefix, &live).await {
+        let live = Live::read(self.ddl.session, &schema.prefix, schema.auto_repair).await?;
+        let applied = match versions::read(self.ddl.session, &schema.prefix, &live).await {
             Err(SchemaError::Missing { .. }) => Vec::new(),
             read => read?,
         };
@@ -77,26 +82,33 @@ impl Changes<'_> {
         Ok((pending, options.collect()))
     }
 
-    async fn all(&self, runner: &mut Runner<'_>) -> Result<usize, SchemaError> {
-        // Whoever had the right before may have done it all.
-        let (pending, _) = self.needed().await?;
+    async fn apply_all(&self, lock: &mut SchemaLock<'_>) -> Result<usize, SchemaError> {
+        // Read again under the lock: its previous holder may have applied everything.
+        let (pending, _) = self.pending().await?;
         let mut run = 0;
         for file in pending {
-            run += self.run(plan::steps(self.schema, file)?, Some(&mut *runner)).await?;
-            runner.note(file, now()).await?;
+            // A crash among the statements leaves a part of the file; the next process to apply runs all of it again.
+            run += self.run(plan::steps(self.schema, file)?, Some(&mut *lock)).await?;
+            // A crash before the version is recorded has the next process run the file again, which changes nothing.
+            lock.record(file, now()).await?;
         }
-        let (_, options) = self.needed().await?;
-        Ok(run + self.run(options, Some(runner)).await?)
+        // A crash among the ALTERs leaves options that differ; the next process to apply finds them by comparing.
+        let (_, options) = self.pending().await?;
+        Ok(run + self.run(options, Some(lock)).await?)
     }
 
-    async fn run(&self, steps: Vec<Step>, mut runner: Option<&mut Runner<'_>>) -> Result<usize, SchemaError> {
+    async fn run(
+        &self,
+        steps: Vec<Step>,
+        mut lock: Option<&mut SchemaLock<'_>>,
+    ) -> Result<usize, SchemaError> {
         let total = steps.len();
         for (done, step) in steps.into_iter().enumerate() {
             (self.report)(Progress::Statement { done, total, statement: &step.statement });
-            if let Some(runner) = &mut runner {
-                runner.renew().await?;
+            if let Some(lock) = &mut lock {
+                lock.renew().await?;
             }
-            self.session.run(step.statement).await?;
+            self.ddl.run(step.statement).await?;
         }
         Ok(total)
     }
@@ -113,7 +125,7 @@ fn now() -> CqlTimestamp {
     CqlTimestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Changes of the schema, all through the same node.
+/// Runs schema changes, all through the same coordinator.
 struct Ddl<'a> {
     session: &'a Session,
     profile: scylla::client::execution_profile::ExecutionProfileHandle,
@@ -123,7 +135,7 @@ impl<'a> Ddl<'a> {
     fn of(session: &'a Session) -> Result<Self, SchemaError> {
         let cluster = session.get_cluster_state();
         let connected = cluster.get_nodes_info().iter().filter(|node| node.is_connected());
-        // The least id: every process takes the same node.
+        // The smallest host id, so that every process chooses the same coordinator.
         let node = connected.min_by_key(|node| node.host_id).ok_or(SchemaError::NoNode)?;
         let target = NodeIdentifier::Node(Arc::clone(node));
         let profile = ExecutionProfile::builder()
@@ -132,11 +144,11 @@ impl<'a> Ddl<'a> {
         Ok(Self { session, profile: profile.into_handle() })
     }
 
-    /// Runs a statement; when it is done every node knows of it.
+    /// Runs a statement and waits for schema agreement.
     async fn run(&self, text: String) -> Result<(), SchemaError> {
         let mut statement = Statement::new(text.clone());
         statement.set_execution_profile_handle(Some(self.profile.clone()));
-        // The driver waits for agreement after whatever changed something.
+        // The driver itself waits for agreement after a statement that changed the schema.
         self.session.query_unpaged(statement, ()).await.map_err(|cause| failed(&text, cause))?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The cluster compared with the files and the configuration.
+//! Schema drift: the live schema compared with the files and the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,13 +9,13 @@ use super::live::{Live, LiveTable};
 use super::model::{Column, Model};
 use super::versions;
 use crate::policy::{OptionValue, TableOption, serial_name};
-use crate::tables::{Class, Table};
+use crate::schema::tables::{Class, Table};
 
-/// One thing that is not as it should be.
+/// One difference between the cluster and the schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drift {
     NoKeyspace { keyspace: String },
-    Copies { keyspace: String, dc: String, found: u32, wanted: u32 },
+    ReplicationFactor { keyspace: String, dc: String, found: u32, wanted: u32 },
     NoTable { table: String },
     UnknownTable { table: String },
     NoColumn { table: String, column: String, wanted: String },
@@ -30,16 +30,16 @@ impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKeyspace { keyspace } => write!(f, "keyspace {keyspace}: is missing"),
-            Self::Copies { keyspace, dc, found, wanted } => {
-                write!(f, "keyspace {keyspace}: has {found} copies in {dc}, should have {wanted}")
+            Self::ReplicationFactor { keyspace, dc, found, wanted } => {
+                write!(f, "keyspace {keyspace}: replication factor in {dc} is {found}, should be {wanted}")
             }
             Self::NoTable { table } => write!(f, "table {table}: is missing"),
-            Self::UnknownTable { table } => write!(f, "table {table}: is not of this schema"),
+            Self::UnknownTable { table } => write!(f, "table {table}: is not in this schema"),
             Self::NoColumn { table, column, wanted } => {
                 write!(f, "table {table}: column {column} is missing, should be {wanted}")
             }
             Self::UnknownColumn { table, column } => {
-                write!(f, "table {table}: column {column} is not of this schema")
+                write!(f, "table {table}: column {column} is not in this schema")
             }
             Self::OtherColumn { table, column, found, wanted } => {
                 write!(f, "table {table}: column {column} is {found}, should be {wanted}")
@@ -61,7 +61,7 @@ pub(super) fn compare(schema: &Schema, model: &Model, live: &Live) -> Vec<Drift>
         let keyspace = class.keyspace(&schema.prefix);
         match live.keyspaces.get(&class) {
             None => drifts.push(Drift::NoKeyspace { keyspace }),
-            Some(found) => drifts.extend(copies(schema, class, found)),
+            Some(found) => drifts.extend(replication_factors(schema, class, found)),
         }
     }
     let full = |(class, name): &(Class, String)| format!("{}.{name}", class.keyspace(&schema.prefix));
@@ -99,15 +99,15 @@ pub(super) fn compare(schema: &Schema, model: &Model, live: &Live) -> Vec<Drift>
     drifts
 }
 
-/// Data centres whose copies differ.
-fn copies(schema: &Schema, class: Class, found: &BTreeMap<String, u32>) -> Vec<Drift> {
+/// The data centres whose replication factors differ.
+fn replication_factors(schema: &Schema, class: Class, found: &BTreeMap<String, u32>) -> Vec<Drift> {
     let wanted = schema.replication.of(class);
     let of = |factors: &BTreeMap<String, u32>, dc: &str| factors.get(dc).copied().unwrap_or(0);
     let dcs: BTreeSet<&String> = found.keys().chain(wanted.keys()).collect();
     dcs.into_iter()
         .map(|dc| (dc, of(found, dc), of(wanted, dc)))
         .filter(|(_, found, wanted)| found != wanted)
-        .map(|(dc, found, wanted)| Drift::Copies {
+        .map(|(dc, found, wanted)| Drift::ReplicationFactor {
             keyspace: class.keyspace(&schema.prefix),
             dc: dc.clone(),
             found,
@@ -125,13 +125,13 @@ fn columns(
     for (name, column) in wanted {
         let (table, column_name) = (table.to_owned(), name.clone());
         match found.get(name) {
-            None => drifts.push(Drift::NoColumn { table, column: column_name, wanted: shown(column) }),
+            None => drifts.push(Drift::NoColumn { table, column: column_name, wanted: describe(column) }),
             Some(other) if other == column => {}
             Some(other) => drifts.push(Drift::OtherColumn {
                 table,
                 column: column_name,
-                found: shown(other),
-                wanted: shown(column),
+                found: describe(other),
+                wanted: describe(column),
             }),
         }
     }
@@ -141,7 +141,7 @@ fn columns(
 }
 
 /// `timestamp, clustering 0 desc`.
-fn shown(column: &Column) -> String {
+fn describe(column: &Column) -> String {
     let type_name = &column.type_name;
     match column.kind.as_str() {
         "regular" => type_name.clone(),
@@ -156,7 +156,7 @@ fn fields_shown(fields: &[(String, String)]) -> String {
     format!("({})", fields.join(", "))
 }
 
-/// The options of each table that are not the policy's, with what they are.
+/// The options of each table that differ from the policy, with their live values.
 pub(super) fn options(schema: &Schema, live: &Live) -> Vec<(Table, Vec<(TableOption, String)>)> {
     let changed = |table: &Table| {
         let found = live.tables.get(&(table.class(), table.name().to_owned()))?;
@@ -168,8 +168,8 @@ pub(super) fn options(schema: &Schema, live: &Live) -> Vec<(Table, Vec<(TableOpt
     Table::ALL.iter().filter_map(changed).collect()
 }
 
-/// What the option is, where it is not what it should be. Of a map only what the policy sets is looked at: Cassandra adds
-/// its own defaults to it.
+/// The live value of the option, where it differs from the policy. Of a map only the entries that the policy sets are
+/// compared: Cassandra adds its own defaults.
 fn difference(option: &TableOption, table: &LiveTable) -> Option<String> {
     match &option.value {
         OptionValue::Map(wanted) => {
@@ -177,14 +177,14 @@ fn difference(option: &TableOption, table: &LiveTable) -> Option<String> {
             let same = wanted.iter().all(|(name, value)| {
                 found.get(*name).is_some_and(|found| found.rsplit('.').next() == Some(value.as_str()))
             });
-            let shown = || {
+            let describe = || {
                 let entries = wanted.iter().filter_map(|(name, _)| {
                     let value = found.get(*name)?;
                     Some((*name, value.rsplit('.').next().unwrap_or(value).to_owned()))
                 });
                 OptionValue::Map(entries.collect()).to_string()
             };
-            (!same).then(shown)
+            (!same).then(describe)
         }
         OptionValue::Seconds(seconds) => {
             let found = table.options.get(option.name)?;
@@ -197,23 +197,23 @@ fn difference(option: &TableOption, table: &LiveTable) -> Option<String> {
     }
 }
 
-/// What a process must not begin with: other copies than the policy was checked for, or another serial level than the
-/// processes that are there already.
-pub(super) fn fit_to_serve(schema: &Schema, live: &Live) -> Result<(), SchemaError> {
+/// Refuses to serve with replication factors other than the policy was validated for, or with a serial level other than
+/// that of the running processes.
+pub(super) fn check_servable(schema: &Schema, live: &Live) -> Result<(), SchemaError> {
     for class in Class::ALL {
         let Some(found) = live.keyspaces.get(&class) else {
             return Err(SchemaError::Missing { keyspace: class.keyspace(&schema.prefix) });
         };
-        if let Some(Drift::Copies { keyspace, dc, found, wanted }) =
-            copies(schema, class, found).into_iter().next()
+        if let Some(Drift::ReplicationFactor { keyspace, dc, found, wanted }) =
+            replication_factors(schema, class, found).into_iter().next()
         {
             let key = format!("store.cassandra.replication.{}.{dc}", class.name());
-            return Err(SchemaError::Copies { key, keyspace, dc, found, wanted });
+            return Err(SchemaError::ReplicationFactor { key, keyspace, dc, found, wanted });
         }
     }
     for (table, changed) in options(schema, live) {
         if let Some((_, found)) = changed.into_iter().find(|(option, _)| option.name == "comment") {
-            return Err(SchemaError::SerialMixed {
+            return Err(SchemaError::SerialMismatch {
                 key: format!("store.cassandra.policy.{table}.serial"),
                 found: found.trim_matches('\'').to_owned(),
                 wanted: serial_name(schema.policy.of(table).serial),
@@ -229,7 +229,7 @@ mod tests {
     use super::super::tests::schema;
     use super::*;
 
-    /// A cluster that is exactly as it should be.
+    /// A cluster without drift.
     fn live(schema: &Schema, model: &Model) -> Live {
         let mut live = Live { types: model.types.clone(), ..Live::default() };
         for class in Class::ALL {
@@ -262,7 +262,7 @@ mod tests {
         live
     }
 
-    fn said(change: impl FnOnce(&mut Live)) -> Vec<String> {
+    fn drifts_after(change: impl FnOnce(&mut Live)) -> Vec<String> {
         let (schema, model) = (schema(), Model::of(FILES).unwrap());
         let mut live = live(&schema, &model);
         change(&mut live);
@@ -274,16 +274,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_as_it_should_be_has_no_drift() {
-        assert_eq!(said(|_| {}), [""; 0]);
+    fn a_cluster_with_this_schema_has_no_drift() {
+        assert_eq!(drifts_after(|_| {}), [""; 0]);
     }
 
     #[test]
-    fn what_is_missing_is_named() {
-        let drifts = said(|live| {
+    fn missing_objects_are_listed() {
+        let drifts = drifts_after(|live| {
             live.keyspaces.remove(&Class::History);
             live.tables.remove(&name(Class::History, "orders_by_day"));
-            live.tables.get_mut(&name(Class::Core, "stock")).unwrap().columns.remove("folded");
+            live.tables.get_mut(&name(Class::Core, "stock")).unwrap().columns.remove("compacted");
             live.types.remove(&name(Class::Core, "demand"));
         });
         assert_eq!(
@@ -291,15 +291,15 @@ mod tests {
             [
                 "keyspace shop_history: is missing",
                 "type shop.demand: is missing",
-                "table shop.stock: column folded is missing, should be bigint, static",
+                "table shop.stock: column compacted is missing, should be bigint, static",
                 "table shop_history.orders_by_day: is missing",
             ]
         );
     }
 
     #[test]
-    fn what_is_different_is_named_with_what_it_should_be() {
-        let drifts = said(|live| {
+    fn differences_are_listed_with_the_wanted_value() {
+        let drifts = drifts_after(|live| {
             live.keyspaces
                 .get_mut(&Class::Core)
                 .unwrap()
@@ -317,8 +317,8 @@ mod tests {
         assert_eq!(
             drifts,
             [
-                "keyspace shop: has 1 copies in dc1, should have 3",
-                "keyspace shop: has 3 copies in dc2, should have 0",
+                "keyspace shop: replication factor in dc1 is 1, should be 3",
+                "keyspace shop: replication factor in dc2 is 3, should be 0",
                 "type shop.demand: has (product_id text), should have (product_id text, quantity int)",
                 "table shop_carts.cart_changes: column changed_at is timestamp, clustering 0 asc, should be timestamp, \
                  clustering 0 desc",
@@ -331,8 +331,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_named() {
-        let drifts = said(|live| {
+    fn unknown_objects_are_listed() {
+        let drifts = drifts_after(|live| {
             live.tables.insert(name(Class::Core, "old_orders"), LiveTable::default());
             let table = live.tables.get_mut(&name(Class::Core, "imports")).unwrap();
             let column = table.columns["done"].clone();
@@ -341,33 +341,33 @@ mod tests {
         assert_eq!(
             drifts,
             [
-                "table shop.imports: column extra is not of this schema",
-                "table shop.old_orders: is not of this schema"
+                "table shop.imports: column extra is not in this schema",
+                "table shop.old_orders: is not in this schema"
             ]
         );
     }
 
     #[test]
-    fn nobody_serves_with_other_copies_or_another_serial_level() {
+    fn a_process_does_not_serve_with_another_replication_factor_or_serial_level() {
         let (schema, model) = (schema(), Model::of(FILES).unwrap());
         let refused = |change: &dyn Fn(&mut Live)| {
             let mut live = live(&schema, &model);
             change(&mut live);
-            fit_to_serve(&schema, &live).map_err(|error| error.to_string())
+            check_servable(&schema, &live).map_err(|error| error.to_string())
         };
         assert_eq!(refused(&|_| {}), Ok(()));
-        let said = refused(&|live| {
+        let refusal = refused(&|live| {
             live.keyspaces.get_mut(&Class::Carts).unwrap().insert("dc1".to_owned(), 1);
         });
-        let wanted = "store.cassandra.replication.carts.dc1: keyspace shop_carts has 1 copies in dc1, and the \
-                      configuration says 3";
-        assert!(said.as_ref().is_err_and(|said| said.starts_with(wanted)), "{said:?}");
-        let said = refused(&|live| {
+        let wanted = "store.cassandra.replication.carts.dc1: keyspace shop_carts has replication factor 1 in \
+                      dc1, the configuration says 3";
+        assert!(refusal.as_ref().is_err_and(|it| it.starts_with(wanted)), "{refusal:?}");
+        let refusal = refused(&|live| {
             let table = live.tables.get_mut(&name(Class::Core, "stock")).unwrap();
-            table.options.insert("comment".to_owned(), "conditional writes at SERIAL".to_owned());
+            table.options.insert("comment".to_owned(), "LWT serial consistency SERIAL".to_owned());
         });
-        let wanted = "store.cassandra.policy.stock.serial: the other processes of this shop do conditional writes at \
-                      SERIAL, and this one would at LOCAL_SERIAL";
-        assert!(said.as_ref().is_err_and(|said| said.starts_with(wanted)), "{said:?}");
+        let wanted = "store.cassandra.policy.stock.serial: the table says \"LWT serial consistency SERIAL\", this process \
+                      is configured with LOCAL_SERIAL";
+        assert!(refusal.as_ref().is_err_and(|it| it.starts_with(wanted)), "{refusal:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a schema, or go wrong while it is applied.
+//! Why a schema cannot be applied, or a process cannot serve on it, with what to do about it.
 
 use scylla::errors::ExecutionError;
 
@@ -6,55 +6,56 @@ use scylla::errors::ExecutionError;
 pub enum SchemaError {
     #[error(
         "the cluster has no schema of this shop (keyspace {keyspace}): run `mw schema apply`, or serve with \
-         --apply-schema; another shop is named with store.cassandra.keyspace"
+         --apply-schema; store.cassandra.keyspace names another shop"
     )]
     Missing { keyspace: String },
 
     #[error(
-        "the cluster's schema is older than this program: it is at number {found}, {wanted} is needed; run \
+        "the cluster's schema is older than this program: it is at version {found}, version {wanted} is needed; run \
          `mw schema apply`, or serve with --apply-schema"
     )]
     Older { found: u32, wanted: u32 },
 
     #[error(
-        "the cluster's schema is newer than this program: it is at number {found}, this program knows {known}; run the \
-         program that made it, or a later one"
+        "the cluster's schema is newer than this program: it is at version {found}, this program knows version {known}; \
+         run the release that applied it, or a later one"
     )]
     Newer { found: u32, known: u32 },
 
     #[error(
-        "schema file {name} is not the one that was applied to the cluster: a file that was applied must not change; put \
-         what changed into a new file"
+        "schema file {name} differs from the one that was applied to the cluster: an applied file must not change; put \
+         the change into a new file"
     )]
     Edited { name: String },
 
     #[error(
-        "{key}: keyspace {keyspace} has {found} copies in {dc}, and the configuration says {wanted}: set what is true, or \
-         change the keyspace (ALTER KEYSPACE), repair it in full, and start again"
+        "{key}: keyspace {keyspace} has replication factor {found} in {dc}, the configuration says {wanted}: configure \
+         {found}, or change the keyspace (ALTER KEYSPACE), run a full repair, and start again"
     )]
-    Copies { key: String, keyspace: String, dc: String, found: u32, wanted: u32 },
+    ReplicationFactor { key: String, keyspace: String, dc: String, found: u32, wanted: u32 },
 
     #[error(
-        "{key}: the other processes of this shop do {found}, and this one would at {wanted}: they would not exclude each \
-         other; set what they have, or stop them all and run `mw schema apply`"
+        "{key}: the table says \"{found}\", this process is configured with {wanted}: LWTs at different serial levels do \
+         not exclude each other; configure the level of the table, or stop all processes and run `mw schema apply`"
     )]
-    SerialMixed { key: String, found: String, wanted: &'static str },
+    SerialMismatch { key: String, found: String, wanted: &'static str },
 
     #[error(
-        "another process has been applying the schema for too long: wait for it, or stop it and try again"
+        "gave up waiting for the schema lock: another process is applying the schema; wait for it, or stop it, and try \
+         again"
     )]
-    Claimed,
+    LockTimeout,
 
-    #[error("another process took over applying the schema: try again")]
-    ClaimLost,
+    #[error("lost the schema lock to another process that applies the schema: try again")]
+    LockLost,
 
     #[error(
-        "store.cassandra.auto_repair: the nodes do not know the table option auto_repair (it needs Cassandra 5.0.8 and \
-         -Dcassandra.autorepair.enable=true on every node): set it to false, and see to repairs in another way"
+        "store.cassandra.auto_repair: the nodes do not have the table option auto_repair (it needs Cassandra 5.0.8 and \
+         -Dcassandra.autorepair.enable=true on every node): set it to false, and schedule repairs in another way"
     )]
     NoAutoRepair,
 
-    #[error("no node of the cluster can be reached to change the schema")]
+    #[error("change the schema: no node of the cluster is connected")]
     NoNode,
 
     #[error("run {statement}: {cause}")]
@@ -63,6 +64,6 @@ pub enum SchemaError {
     #[error("read {what}: {cause}")]
     Read { what: &'static str, cause: String },
 
-    #[error("schema file {file}: cannot read `{statement}`")]
+    #[error("parse schema file {file}: unknown statement `{statement}`")]
     Unreadable { file: &'static str, statement: String },
 }

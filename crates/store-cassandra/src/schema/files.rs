@@ -1,4 +1,4 @@
-//! The numbered files, and the statements in them.
+//! The numbered CQL files, compiled in, and the statements in them.
 
 use sha2::{Digest, Sha256};
 
@@ -14,15 +14,15 @@ pub(super) struct File {
 pub(super) const FILES: &[File] =
     &[File { number: 1, name: "0001_shop", text: include_str!("../../schema/0001_shop.cql") }];
 
-/// A statement and the comment above it.
+/// A statement without its semicolon, and the comment above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct CqlStatement {
     pub(super) comment: Vec<&'static str>,
-    pub(super) statement: String,
+    pub(super) text: String,
 }
 
 impl File {
-    /// The comment that is followed by an empty line is the file's own.
+    /// The leading comment, if an empty line follows it.
     pub(super) fn header(&self) -> Vec<&'static str> {
         let lines: Vec<&str> = self.text.lines().take_while(|line| line.starts_with("--")).collect();
         match self.text.lines().nth(lines.len()) {
@@ -32,32 +32,32 @@ impl File {
     }
 
     /// Statements end with a semicolon at the end of a line.
-    pub(super) fn pieces(&self) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let (mut comment, mut statement) = (Vec::new(), Vec::new());
+    pub(super) fn statements(&self) -> Vec<CqlStatement> {
+        let mut statements = Vec::new();
+        let (mut comment, mut lines) = (Vec::new(), Vec::new());
         for line in self.text.lines().skip(self.header().len()) {
             let line = line.trim_end();
             if line.trim_start().starts_with("--") {
                 comment.push(line);
             } else if let Some(last) = line.strip_suffix(';') {
-                statement.push(last);
-                let statement = std::mem::take(&mut statement).join("\n");
-                pieces.push(Piece { comment: std::mem::take(&mut comment), statement });
+                lines.push(last);
+                let text = std::mem::take(&mut lines).join("\n");
+                statements.push(CqlStatement { comment: std::mem::take(&mut comment), text });
             } else if !line.is_empty() {
-                statement.push(line);
+                lines.push(line);
             }
         }
-        if !statement.is_empty() {
-            pieces.push(Piece { comment, statement: statement.join("\n") });
+        if !lines.is_empty() {
+            statements.push(CqlStatement { comment, text: lines.join("\n") });
         }
-        pieces
+        statements
     }
 
-    /// Of the statements alone: comments and the layout may be mended later.
+    /// Of the words of the statements only: comments and layout may change after a file was applied.
     pub(super) fn checksum(&self) -> String {
         let mut hash = Sha256::new();
-        for piece in self.pieces() {
-            for word in piece.statement.split_whitespace() {
+        for statement in self.statements() {
+            for word in statement.text.split_whitespace() {
                 hash.update(word);
                 hash.update(" ");
             }
@@ -86,11 +86,11 @@ mod tests {
     fn a_file_is_its_header_and_statements_with_comments() {
         let file = file(TEXT);
         assert_eq!(file.header(), ["-- The file."]);
-        let pieces = file.pieces();
-        let comments: Vec<_> = pieces.iter().map(|piece| piece.comment.clone()).collect();
+        let statements = file.statements();
+        let comments: Vec<_> = statements.iter().map(|statement| statement.comment.clone()).collect();
         assert_eq!(comments, [vec!["-- One."], vec![], vec!["-- Two,", "-- long."]]);
-        assert_eq!(pieces[0].statement, "CREATE TYPE a (\n    x int)");
-        assert_eq!(pieces[2].statement, "CREATE TYPE c (z int)");
+        assert_eq!(statements[0].text, "CREATE TYPE a (\n    x int)");
+        assert_eq!(statements[2].text, "CREATE TYPE c (z int)");
     }
 
     #[test]
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_numbered_and_may_be_run_again() {
+    fn the_files_are_numbered_and_idempotent() {
         for (number, file) in (1..).zip(FILES) {
             assert_eq!(file.number, number);
             assert!(file.name.starts_with(&format!("{number:04}_")), "{}", file.name);
-            for piece in file.pieces() {
-                assert!(piece.statement.contains("IF NOT EXISTS"), "not repeatable: {}", piece.statement);
-                assert!(!piece.statement.contains('\''), "options are the policy's: {}", piece.statement);
+            for statement in file.statements() {
+                assert!(statement.text.contains("IF NOT EXISTS"), "not idempotent: {}", statement.text);
+                assert!(!statement.text.contains('\''), "options are the policy's: {}", statement.text);
             }
         }
     }

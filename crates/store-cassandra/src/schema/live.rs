@@ -1,4 +1,4 @@
-//! What the cluster says of itself: keyspaces, tables, columns and types of the shop, from `system_schema`.
+//! The live schema: the shop's keyspaces, tables, columns and types, read from `system_schema`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,11 +8,11 @@ use scylla::statement::unprepared::Statement;
 
 use super::error::SchemaError;
 use super::model::{Column, Name};
-use crate::tables::Class;
+use crate::schema::tables::Class;
 
 #[derive(Debug, Default)]
 pub(super) struct Live {
-    /// Data centres with their copies; a class without a keyspace is not here.
+    /// Replication factors by data centre; a class without a keyspace is absent.
     pub(super) keyspaces: BTreeMap<Class, BTreeMap<String, u32>>,
     pub(super) tables: BTreeMap<Name, LiveTable>,
     pub(super) types: BTreeMap<Name, Vec<(String, String)>>,
@@ -21,13 +21,13 @@ pub(super) struct Live {
 #[derive(Debug, Default)]
 pub(super) struct LiveTable {
     pub(super) columns: BTreeMap<String, Column>,
-    /// Options as text, by their names; those that are maps by name and entry.
+    /// Scalar options as text; options that are maps are in `maps`.
     pub(super) options: BTreeMap<String, String>,
     pub(super) maps: BTreeMap<String, HashMap<String, String>>,
 }
 
 type Map = HashMap<String, String>;
-/// Name, seconds of grace and life, read repair, comment, compaction.
+/// Name, `gc_grace_seconds`, default TTL, read repair, comment, compaction.
 type Options = (String, i32, i32, String, String, Map);
 /// Table, name, kind, position, order, type.
 type Columns = (String, String, String, i32, String, String);
@@ -155,7 +155,7 @@ fn without_spaces(type_name: &str) -> String {
     type_name.split_whitespace().collect()
 }
 
-/// A keyspace has few of anything, so these are read whole.
+/// Reads all rows without paging: a keyspace has few tables and types.
 async fn rows<R>(
     session: &Session,
     what: &'static str,

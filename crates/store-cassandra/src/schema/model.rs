@@ -1,10 +1,10 @@
-//! What the files say there should be: tables with their columns, and types. Reads the CQL that the files use and no more.
+//! The tables, columns and types that the files define. Parses only the CQL that the files use.
 
 use std::collections::BTreeMap;
 
 use super::error::SchemaError;
 use super::files::File;
-use crate::tables::Class;
+use crate::schema::tables::Class;
 
 /// A table or a type, by its class.
 pub(super) type Name = (Class, String);
@@ -26,15 +26,15 @@ pub(super) struct Column {
     pub(super) type_name: String,
 }
 
-/// What a statement makes.
+/// The object that a statement creates or alters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Made {
+pub(super) enum Target {
     Table(Name),
     Type(Name),
     Columns(Name),
 }
 
-impl Made {
+impl Target {
     pub(super) const fn name(&self) -> &Name {
         match self {
             Self::Table(name) | Self::Type(name) | Self::Columns(name) => name,
@@ -46,32 +46,32 @@ impl Model {
     pub(super) fn of(files: &[File]) -> Result<Self, SchemaError> {
         let mut model = Self::default();
         for file in files {
-            for piece in file.pieces() {
+            for statement in file.statements() {
                 let unreadable =
-                    || SchemaError::Unreadable { file: file.name, statement: piece.statement.clone() };
-                model.add(&piece.statement).ok_or_else(unreadable)?;
+                    || SchemaError::Unreadable { file: file.name, statement: statement.text.clone() };
+                model.add(&statement.text).ok_or_else(unreadable)?;
             }
         }
         Ok(model)
     }
 
     fn add(&mut self, statement: &str) -> Option<()> {
-        let mut words = Words::of(statement);
-        match made(&mut words)? {
-            Made::Type(name) => {
-                let fields = words.list()?;
+        let mut tokens = Tokens::of(statement);
+        match target(&mut tokens)? {
+            Target::Type(name) => {
+                let fields = tokens.list()?;
                 let fields = fields.iter().map(|field| {
                     let (name, type_name) = field.split_first()?;
                     Some((name.clone(), type_name.concat()))
                 });
                 self.types.insert(name, fields.collect::<Option<_>>()?);
             }
-            Made::Table(name) => {
-                self.tables.insert(name, columns(&mut words)?);
+            Target::Table(name) => {
+                self.tables.insert(name, columns(&mut tokens)?);
             }
-            Made::Columns(name) => {
+            Target::Columns(name) => {
                 let table = self.tables.get_mut(&name)?;
-                let added = if words.next_is("(") { words.list()? } else { vec![words.rest()] };
+                let added = if tokens.next_is("(") { tokens.list()? } else { vec![tokens.rest()] };
                 for column in added {
                     let (column, definition) = regular(&column)?;
                     table.insert(column, definition);
@@ -82,29 +82,29 @@ impl Model {
     }
 }
 
-/// What the statement makes; the words after its name are left.
-fn made(words: &mut Words) -> Option<Made> {
-    let made = match (words.take()?.as_str(), words.take()?.as_str()) {
-        ("CREATE", "TABLE") => Made::Table,
-        ("CREATE", "TYPE") => Made::Type,
-        ("ALTER", "TABLE") => Made::Columns,
+/// The target of the statement; `tokens` then starts after its name.
+fn target(tokens: &mut Tokens) -> Option<Target> {
+    let target = match (tokens.take()?.as_str(), tokens.take()?.as_str()) {
+        ("CREATE", "TABLE") => Target::Table,
+        ("CREATE", "TYPE") => Target::Type,
+        ("ALTER", "TABLE") => Target::Columns,
         _ => return None,
     };
-    words.skip(&["IF", "NOT", "EXISTS"]);
-    let name = words.take()?;
-    words.skip(&["ADD", "IF", "NOT", "EXISTS"]);
+    tokens.skip(&["IF", "NOT", "EXISTS"]);
+    let name = tokens.take()?;
+    tokens.skip(&["ADD", "IF", "NOT", "EXISTS"]);
     let (class, name) = name.split_once('.')?;
-    Some(made((Class::named(class)?, name.to_owned())))
+    Some(target((Class::named(class)?, name.to_owned())))
 }
 
-/// What a statement of a file makes.
-pub(super) fn made_by(statement: &str) -> Option<Made> {
-    made(&mut Words::of(statement))
+/// The target of a statement of a file.
+pub(super) fn target_of(statement: &str) -> Option<Target> {
+    target(&mut Tokens::of(statement))
 }
 
-fn columns(words: &mut Words) -> Option<BTreeMap<String, Column>> {
+fn columns(tokens: &mut Tokens) -> Option<BTreeMap<String, Column>> {
     let (mut columns, mut partition, mut clustering) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for parts in words.list()? {
+    for parts in tokens.list()? {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         if let ["PRIMARY", "KEY", key @ ..] = parts.as_slice() {
             (partition, clustering) = primary_key(key)?;
@@ -117,7 +117,7 @@ fn columns(words: &mut Words) -> Option<BTreeMap<String, Column>> {
             columns.insert(name, column);
         }
     }
-    let descending = words.descending()?;
+    let descending = tokens.descending()?;
     for (kind, names) in [("partition_key", &partition), ("clustering", &clustering)] {
         for (position, name) in (0..).zip(names) {
             let order = match kind {
@@ -149,7 +149,7 @@ fn regular<T: AsRef<str>>(parts: &[T]) -> Option<(String, Column)> {
     (!type_name.is_empty()).then(|| ((*name).to_owned(), column))
 }
 
-/// `((a, b), c)` or `(a, b)`: the first is the partition's key.
+/// `((a, b), c)` or `(a, b)`: partition key columns, then clustering columns.
 fn primary_key(key: &[&str]) -> Option<(Vec<String>, Vec<String>)> {
     let names = |words: &[&str]| -> Vec<String> {
         words.iter().filter(|word| !["(", ")", ","].contains(word)).map(ToString::to_string).collect()
@@ -164,17 +164,17 @@ fn primary_key(key: &[&str]) -> Option<(Vec<String>, Vec<String>)> {
     }
 }
 
-/// The words and signs of a statement, from left to right.
-struct Words(std::collections::VecDeque<String>);
+/// The tokens of a statement: words, brackets and commas.
+struct Tokens(std::collections::VecDeque<String>);
 
-impl Words {
+impl Tokens {
     fn of(statement: &str) -> Self {
-        let is_sign = |c: char| "(),<>".contains(c);
+        let is_symbol = |c: char| "(),<>".contains(c);
         let mut words = std::collections::VecDeque::new();
         for chunk in statement.split_whitespace() {
             let mut word = String::new();
             for c in chunk.chars() {
-                if is_sign(c) {
+                if is_symbol(c) {
                     words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
                     words.push_back(c.to_string());
                 } else {
@@ -206,7 +206,7 @@ impl Words {
         std::mem::take(&mut self.0).into()
     }
 
-    /// `( a b, c d )`: the words between commas that stand in no bracket of their own.
+    /// `( a b, c d )`: the tokens between the commas of the outermost bracket.
     fn list(&mut self) -> Option<Vec<Vec<String>>> {
         if self.take()? != "(" {
             return None;
@@ -230,14 +230,15 @@ impl Words {
         Some(items)
     }
 
-    /// The columns that `WITH CLUSTERING ORDER BY (…)` turns round.
+    /// The columns that `WITH CLUSTERING ORDER BY (…)` orders descending.
     fn descending(&mut self) -> Option<Vec<String>> {
         self.skip(&["WITH", "CLUSTERING", "ORDER", "BY"]);
         if self.0.is_empty() {
             return Some(Vec::new());
         }
-        let turned = self.list()?.into_iter().filter(|item| item.last().is_some_and(|word| word == "DESC"));
-        let names = turned.filter_map(|item| item.into_iter().next()).collect();
+        let descending =
+            self.list()?.into_iter().filter(|item| item.last().is_some_and(|word| word == "DESC"));
+        let names = descending.filter_map(|item| item.into_iter().next()).collect();
         self.0.is_empty().then_some(names)
     }
 }
@@ -246,7 +247,7 @@ impl Words {
 mod tests {
     use super::super::files::FILES;
     use super::*;
-    use crate::tables::Table;
+    use crate::schema::tables::Table;
 
     fn column(kind: &str, position: i32, order: &str, type_name: &str) -> Column {
         let [kind, order, type_name] = [kind, order, type_name].map(str::to_owned);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_with_its_keys_and_their_order() {
+    fn a_table_is_parsed_with_its_keys_and_their_order() {
         let model = model(
             "CREATE TABLE IF NOT EXISTS core.t (\n a text,\n b date,\n c timestamp,\n d uuid,\n e bigint static,\n \
              f frozen<list<frozen<map<text, int>>>>,\n PRIMARY KEY ((a, b), c, d)\n) WITH CLUSTERING ORDER BY (c DESC, d ASC);\n\
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn a_statement_that_does_not_parse_is_refused() {
         for text in [
             "DROP TABLE core.t;",
             "CREATE TABLE IF NOT EXISTS elsewhere.t (a int PRIMARY KEY);",
@@ -289,20 +290,20 @@ mod tests {
             "CREATE TABLE IF NOT EXISTS core.t (a int PRIMARY KEY) WITH comment = 'x';",
             "ALTER TABLE core.t ADD b int;",
         ] {
-            let said = model(text).unwrap_err().to_string();
-            assert!(said.starts_with("schema file 0001_test: cannot read `"), "{said}");
+            let error = model(text).unwrap_err().to_string();
+            assert!(error.starts_with("parse schema file 0001_test: unknown statement `"), "{error}");
         }
     }
 
     #[test]
-    fn the_files_make_every_table_and_no_other() {
+    fn the_files_create_every_table_and_no_other() {
         let model = Model::of(FILES).unwrap();
-        let made: Vec<(Class, &str)> =
+        let created: Vec<(Class, &str)> =
             model.tables.keys().map(|(class, name)| (*class, name.as_str())).collect();
         let mut known: Vec<(Class, &str)> =
             Table::ALL.iter().map(|table| (table.class(), table.name())).collect();
         known.sort_unstable();
-        assert_eq!(made, known);
+        assert_eq!(created, known);
         let items = &model.types[&(Class::Core, "order_item".to_owned())];
         assert_eq!(items[2], ("price".to_owned(), "bigint".to_owned()));
     }

@@ -1,13 +1,13 @@
-//! The statements of a configuration: the files' with keyspaces for classes and the policy's table options.
+//! The statements to run: those of the files, with the keyspaces of the classes and the table options of the policy.
 
 use super::Schema;
 use super::error::SchemaError;
 use super::files::{FILES, File};
-use super::model::{self, Made};
+use super::model::{self, Target};
 use super::versions;
-use crate::tables::{Class, Table};
+use crate::schema::tables::{Class, Table};
 
-/// A statement as it is run, and what is said above it.
+/// A statement as it is run, and the comment above it.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) comment: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) fn text(schema: &Schema) -> Result<String, SchemaError> {
         lines.extend(file.header().into_iter().map(str::to_owned));
         lines.push(String::new());
         if file.number == 1 {
-            push(&mut lines, foundation(schema));
+            push(&mut lines, bootstrap(schema));
         }
         push(&mut lines, steps(schema, file)?);
     }
@@ -36,20 +36,20 @@ fn push(lines: &mut Vec<String>, steps: Vec<Step>) {
     }
 }
 
-/// What everything else stands on: keyspaces, and the table of what was applied.
-pub(super) fn foundation(schema: &Schema) -> Vec<Step> {
+/// What the files need: the keyspaces, and the table of applied versions.
+pub(super) fn bootstrap(schema: &Schema) -> Vec<Step> {
     let mut steps: Vec<Step> = Class::ALL
         .iter()
         .map(|class| Step { comment: Vec::new(), statement: keyspace(schema, *class) })
         .collect();
     if let Some(first) = steps.first_mut() {
         first.comment = vec![
-            "-- A keyspace for each replication class: how many copies there are is a property of keyspaces."
+            "-- A keyspace for each replication class: the replication factor is a property of a keyspace."
                 .to_owned(),
         ];
     }
     steps.push(Step {
-        comment: vec!["-- Which of these files were applied; `runner` is who is applying one.".to_owned()],
+        comment: vec!["-- The applied files; `lock_holder` is the process that is applying.".to_owned()],
         statement: versions::table(&schema.prefix),
     });
     steps
@@ -66,21 +66,21 @@ fn keyspace(schema: &Schema, class: Class) -> String {
 }
 
 pub(super) fn steps(schema: &Schema, file: &File) -> Result<Vec<Step>, SchemaError> {
-    let pieces = file.pieces().into_iter().map(|piece| {
-        let unreadable = || SchemaError::Unreadable { file: file.name, statement: piece.statement.clone() };
-        let made = model::made_by(&piece.statement).ok_or_else(unreadable)?;
-        let comment = piece.comment.iter().map(ToString::to_string).collect();
-        Ok(Step { comment, statement: with_names_and_options(schema, &piece.statement, &made) })
+    let steps = file.statements().into_iter().map(|statement| {
+        let unreadable = || SchemaError::Unreadable { file: file.name, statement: statement.text.clone() };
+        let target = model::target_of(&statement.text).ok_or_else(unreadable)?;
+        let comment = statement.comment.iter().map(ToString::to_string).collect();
+        Ok(Step { comment, statement: with_keyspace_and_options(schema, &statement.text, &target) })
     });
-    pieces.collect()
+    steps.collect()
 }
 
-fn with_names_and_options(schema: &Schema, statement: &str, made: &Made) -> String {
-    let (class, name) = made.name();
-    let written = format!("{}.{name}", class.name());
-    let meant = format!("{}.{name}", class.keyspace(&schema.prefix));
-    let statement = statement.replacen(&written, &meant, 1);
-    let (Made::Table(_), Some(table)) = (made, Table::named(name)) else { return statement };
+fn with_keyspace_and_options(schema: &Schema, statement: &str, target: &Target) -> String {
+    let (class, name) = target.name();
+    let in_file = format!("{}.{name}", class.name());
+    let in_cluster = format!("{}.{name}", class.keyspace(&schema.prefix));
+    let statement = statement.replacen(&in_file, &in_cluster, 1);
+    let (Target::Table(_), Some(table)) = (target, Table::named(name)) else { return statement };
     let options = schema.policy.of(table).options(table, schema.auto_repair);
     let options: Vec<String> = options.iter().map(ToString::to_string).collect();
     let joint = if statement.contains(" WITH ") { "\n    AND " } else { " WITH " };
@@ -99,11 +99,11 @@ mod tests {
         schema.replication.set(Class::Core, "dc2", 2);
         let plan = schema.plan().unwrap();
         let parts = [
-            "-- 0001_shop\n-- The shop on Cassandra.",
+            "-- 0001_shop\n-- The schema of the shop.",
             "CREATE KEYSPACE IF NOT EXISTS shop WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3, 'dc2': 2};\n",
             "CREATE KEYSPACE IF NOT EXISTS shop_carts WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3};\n",
             "CREATE TABLE IF NOT EXISTS shop.schema_versions (",
-            "version.\nCREATE TYPE IF NOT EXISTS shop.order_item (",
+            "at a version.\nCREATE TYPE IF NOT EXISTS shop.order_item (",
             ") WITH CLUSTERING ORDER BY (order_id ASC, event_no DESC)\n    AND compaction = {'class': 'LeveledCompactionStrategy', ",
             "\n) WITH compaction = {'class': 'LeveledCompactionStrategy', ",
             "CREATE TABLE IF NOT EXISTS shop_carts.cart_changes (",
@@ -111,20 +111,20 @@ mod tests {
         ];
         let mut rest = plan.as_str();
         for part in parts {
-            let at = rest.find(part).unwrap_or_else(|| panic!("no `{part}` in its place in\n{plan}"));
+            let at = rest.find(part).unwrap_or_else(|| panic!("no `{part}` in order in\n{plan}"));
             rest = &rest[at..];
         }
     }
 
     #[test]
-    fn nothing_of_the_classes_is_left_in_a_plan() {
+    fn a_plan_names_keyspaces_and_no_classes() {
         let schema = Schema { auto_repair: false, replication: Replication::even("msk", 1), ..schema() };
         let plan = schema.plan().unwrap();
         for class in Class::ALL {
             let statements = plan.lines().filter(|line| !line.starts_with("--"));
-            let left: Vec<&str> =
+            let remaining: Vec<&str> =
                 statements.filter(|line| line.contains(&format!(" {}.", class.name()))).collect();
-            assert_eq!(left, [""; 0]);
+            assert_eq!(remaining, [""; 0]);
         }
         assert!(!plan.contains("auto_repair ="));
         assert!(plan.contains("'msk': 1"));

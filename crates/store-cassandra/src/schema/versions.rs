@@ -1,6 +1,6 @@
-//! What was applied: a row for each file, and one process at a time that adds to them.
+//! The table `schema_versions`: a row for each applied file, and the lock under which one process at a time applies.
 //!
-//! These rows are decided among all data centres. Applying a schema while one of them is lost has to wait for it.
+//! Its LWTs are at SERIAL, across all data centres: while a majority of all replicas is unreachable, no schema is applied.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,20 +18,20 @@ use uuid::Uuid;
 use super::error::SchemaError;
 use super::files::{self, File};
 use super::live::Live;
-use crate::tables::Class;
+use crate::schema::tables::Class;
 
 const TABLE: &str = "schema_versions";
 /// All rows are in one partition.
 const PART: i32 = 0;
-/// More files than anybody will write.
+/// An upper bound of the number of files.
 const ROWS_MAX: i32 = 10_000;
-/// A process that died while applying is forgotten after this.
-const CLAIM_SECONDS: i32 = 120;
-/// A claim older than this is renewed before the next statement, which may take a while.
+/// The TTL of the lock: it frees itself this long after its holder died.
+const LOCK_SECONDS: i32 = 120;
+/// A lock older than this is renewed before the next statement, which may take a while.
 const RENEW_AFTER: Duration = Duration::from_secs(15);
-/// How long to wait for a process that is applying.
-const PATIENCE: Duration = Duration::from_mins(5);
-const PAUSE: Duration = Duration::from_millis(500);
+/// How long to wait for the holder of the lock.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_mins(5);
+const ACQUIRE_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Applied {
@@ -42,7 +42,7 @@ pub(super) struct Applied {
 pub(super) fn table(prefix: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (\n    part int,\n    number int,\n    name text,\n    checksum text,\n    \
-         applied_at timestamp,\n    runner uuid static,\n    PRIMARY KEY ((part), number)\n)",
+         applied_at timestamp,\n    lock_holder uuid static,\n    PRIMARY KEY ((part), number)\n)",
         name(prefix)
     )
 }
@@ -51,12 +51,12 @@ fn name(prefix: &str) -> String {
     format!("{}.{TABLE}", Class::Core.keyspace(prefix))
 }
 
-/// Whether the table is one of those that keep the schema itself.
+/// Whether the table is `schema_versions` itself.
 pub(super) fn is_own(class: Class, table: &str) -> bool {
     class == Class::Core && table == TABLE
 }
 
-/// What was applied, oldest first.
+/// The applied files, oldest first.
 pub(super) async fn read(session: &Session, prefix: &str, live: &Live) -> Result<Vec<Applied>, SchemaError> {
     if !live.has_table(Class::Core, TABLE) {
         return Err(SchemaError::Missing { keyspace: Class::Core.keyspace(prefix) });
@@ -65,14 +65,14 @@ pub(super) async fn read(session: &Session, prefix: &str, live: &Live) -> Result
     let mut statement = Statement::new(text);
     statement.set_consistency(Consistency::LocalQuorum);
     statement.set_is_idempotent(true);
-    let failed = |cause: String| SchemaError::Read { what: "what was applied", cause };
+    let failed = |cause: String| SchemaError::Read { what: "the applied schema versions", cause };
     let result = session.query_unpaged(statement, (PART, ROWS_MAX)).await;
     let rows = result.map_err(|error| failed(error.to_string()))?;
     let rows = rows.into_rows_result().map_err(|error| failed(error.to_string()))?;
     let rows = rows.rows::<(Option<i32>, Option<String>)>().map_err(|error| failed(error.to_string()))?;
     let mut applied = Vec::new();
     for row in rows {
-        // The partition has a row without a number while somebody applies the first file.
+        // While a process applies the first file, the partition has its static column and no row.
         if let (Some(number), Some(checksum)) = row.map_err(|error| failed(error.to_string()))? {
             applied.push(Applied { number: u32::try_from(number).unwrap_or(0), checksum });
         }
@@ -101,39 +101,39 @@ pub(super) fn pending<'a>(applied: &[Applied], files: &'a [File]) -> Result<Vec<
     Ok(pending)
 }
 
-/// The right to apply, for as long as it is renewed.
-pub(super) struct Runner<'a> {
+/// The lock of the process that applies, held for as long as it is renewed.
+pub(super) struct SchemaLock<'a> {
     session: &'a Session,
     table: String,
     id: Uuid,
     since: Instant,
 }
 
-impl<'a> Runner<'a> {
-    /// Waits for its turn; `waiting` is told when somebody else has it.
-    pub(super) async fn claim(
+impl<'a> SchemaLock<'a> {
+    /// Waits for the lock; calls `waiting` each time another process holds it.
+    pub(super) async fn acquire(
         session: &'a Session,
         prefix: &str,
         waiting: &(dyn Fn() + Send + Sync),
     ) -> Result<Self, SchemaError> {
-        let mut runner = Self { session, table: name(prefix), id: Uuid::new_v4(), since: Instant::now() };
+        let mut lock = Self { session, table: name(prefix), id: Uuid::new_v4(), since: Instant::now() };
         let text = format!(
-            "UPDATE {} USING TTL {CLAIM_SECONDS} SET runner = ? WHERE part = ? IF runner = null",
-            runner.table
+            "UPDATE {} USING TTL {LOCK_SECONDS} SET lock_holder = ? WHERE part = ? IF lock_holder = null",
+            lock.table
         );
         let started = Instant::now();
         loop {
-            runner.since = Instant::now();
-            match runner.decide(text.clone(), (runner.id, PART)).await {
-                Ok((applied, holder)) if applied || holder == Some(runner.id) => return Ok(runner),
+            lock.since = Instant::now();
+            match lock.cas(text.clone(), (lock.id, PART)).await {
+                Ok((applied, holder)) if applied || holder == Some(lock.id) => return Ok(lock),
                 Ok(_) => waiting(),
-                // It may have been taken all the same; the next round tells.
-                Err(error) => tracing::debug!(%error, "claim the right to apply the schema"),
+                // The CAS may have been applied all the same: the next round finds this process as the holder.
+                Err(error) => tracing::debug!(%error, "acquire the schema lock"),
             }
-            if started.elapsed() >= PATIENCE {
-                return Err(SchemaError::Claimed);
+            if started.elapsed() >= ACQUIRE_TIMEOUT {
+                return Err(SchemaError::LockTimeout);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACQUIRE_PAUSE).await;
         }
     }
 
@@ -143,35 +143,35 @@ impl<'a> Runner<'a> {
         }
         self.since = Instant::now();
         let text = format!(
-            "UPDATE {} USING TTL {CLAIM_SECONDS} SET runner = ? WHERE part = ? IF runner = ?",
+            "UPDATE {} USING TTL {LOCK_SECONDS} SET lock_holder = ? WHERE part = ? IF lock_holder = ?",
             self.table
         );
-        match self.decide(text, (self.id, PART, self.id)).await? {
+        match self.cas(text, (self.id, PART, self.id)).await? {
             (true, _) => Ok(()),
-            (false, _) => Err(SchemaError::ClaimLost),
+            (false, _) => Err(SchemaError::LockLost),
         }
     }
 
-    /// Notes that a file was applied. Noting it twice changes nothing.
-    pub(super) async fn note(&self, file: &File, at: CqlTimestamp) -> Result<(), SchemaError> {
+    /// Records that a file was applied. A second record changes nothing.
+    pub(super) async fn record(&self, file: &File, at: CqlTimestamp) -> Result<(), SchemaError> {
         let text = format!(
             "INSERT INTO {} (part, number, name, checksum, applied_at) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
             self.table
         );
         let number = i32::try_from(file.number).unwrap_or(i32::MAX);
-        self.decide(text, (PART, number, file.name, file.checksum(), at)).await.map(drop)
+        self.cas(text, (PART, number, file.name, file.checksum(), at)).await.map(drop)
     }
 
-    /// Lets the next one at it. Where that fails the claim ends by itself.
+    /// Frees the lock. Where that fails it expires with its TTL.
     pub(super) async fn release(self) {
-        let text = format!("UPDATE {} SET runner = null WHERE part = ? IF runner = ?", self.table);
-        if let Err(error) = self.decide(text, (PART, self.id)).await {
-            tracing::debug!(%error, "release the right to apply the schema");
+        let text = format!("UPDATE {} SET lock_holder = null WHERE part = ? IF lock_holder = ?", self.table);
+        if let Err(error) = self.cas(text, (PART, self.id)).await {
+            tracing::debug!(%error, "release the schema lock");
         }
     }
 
-    /// Whether the condition held, and who had the right before.
-    async fn decide(
+    /// Whether the CAS was applied, and the holder that it found.
+    async fn cas(
         &self,
         text: String,
         values: impl SerializeRow,
@@ -184,13 +184,13 @@ impl<'a> Runner<'a> {
             .build();
         statement.set_execution_profile_handle(Some(profile.into_handle()));
         match self.session.query_unpaged(statement, values).await {
-            Ok(result) => Ok(verdict(result)),
+            Ok(result) => Ok(cas_result(result)),
             Err(cause) => Err(SchemaError::Statement { statement: text, cause: Box::new(cause) }),
         }
     }
 }
 
-fn verdict(result: QueryResult) -> (bool, Option<Uuid>) {
+fn cas_result(result: QueryResult) -> (bool, Option<Uuid>) {
     let row = result.into_rows_result().ok().and_then(|rows| rows.first_row::<Row>().ok());
     let columns = row.map(|row| row.columns).unwrap_or_default();
     let applied = matches!(columns.first(), Some(Some(CqlValue::Boolean(true))));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_applied_is_pending() {
+    fn a_file_that_was_not_applied_is_pending() {
         assert_eq!(names(&[]), ["0001_one", "0002_two"]);
         assert_eq!(names(&applied(1)), ["0002_two"]);
         assert_eq!(names(&applied(2)), [""; 0]);
@@ -230,15 +230,15 @@ mod tests {
     fn a_newer_schema_is_refused() {
         let mut rows = applied(2);
         rows.push(Applied { number: 3, checksum: "?".to_owned() });
-        let said = pending(&rows, FILES).unwrap_err().to_string();
-        assert!(said.contains("it is at number 3, this program knows 2"), "{said}");
+        let error = pending(&rows, FILES).unwrap_err().to_string();
+        assert!(error.contains("version 3, this program knows version 2"), "{error}");
     }
 
     #[test]
     fn a_file_that_changed_after_it_was_applied_is_refused() {
         let mut rows = applied(2);
         rows[0].checksum = "other".to_owned();
-        let said = pending(&rows, FILES).unwrap_err().to_string();
-        assert!(said.starts_with("schema file 0001_one is not the one that was applied"), "{said}");
+        let error = pending(&rows, FILES).unwrap_err().to_string();
+        assert!(error.starts_with("schema file 0001_one differs from the one that was applied"), "{error}");
     }
 }

@@ -1,20 +1,26 @@
-//! Logging in: the session becomes the user's, and the guest's cart goes into the user's, under one intent.
+//! Login: the session becomes the user's, and the guest's cart is merged into the user's, under one intent.
 
-use mw_codec::{Damaged, Reader, Writer};
-use mw_domain::{Owner, Session, SessionId};
+use mw_codec::intents::login::{self as codec, LoginIntent};
+use mw_codec::intents::merge::MergeSpec;
+use mw_domain::{Owner, Session};
 use mw_store::sessions::{LoggedIn, Login};
 use mw_store::{Refusal, Result, StoreError};
 use uuid::Uuid;
 
-use super::turn;
+use super::{SUBJECT, lock_key};
 use crate::CassandraStore;
-use crate::carts::Parties;
-use crate::guard::{Rounds, half_done, see_through};
-use crate::intents::{Intent, Kind};
+use crate::recovery::intents::{Intent, Kind};
+use crate::revision::{CasLoop, finish_paxos};
 
 impl CassandraStore {
-    pub(super) async fn login_under(&self, op_id: Uuid, shared: bool, command: &Login) -> Result<LoggedIn> {
-        let parties = Parties {
+    /// Logs in under `op_id`; `is_shared` if another request or process may run the same operation.
+    pub(super) async fn login_under(
+        &self,
+        op_id: Uuid,
+        is_shared: bool,
+        command: &Login,
+    ) -> Result<LoggedIn> {
+        let merge = MergeSpec {
             user: Owner::User(command.user_id.clone()),
             guest: Owner::Session(command.session_id.clone()),
             mode: command.mode,
@@ -24,89 +30,87 @@ impl CassandraStore {
             now: command.now,
         };
         let mut intent = None;
-        let session = match self.bind(op_id, command, &parties, &mut intent).await {
+        let session = match self.bind_session(op_id, command, &merge, &mut intent).await {
             Ok(session) => session,
             Err(error) => {
-                self.close_login(intent, &error).await;
+                self.close_failed_login(intent, &error).await;
                 return Err(error);
             }
         };
-        let merged = self.merge_under(op_id, shared, &parties, intent).await.map_err(half_done)?;
+        // Crash here: the session is the user's, the cart is the guest's; `recover_login` merges it. Without an intent
+        // there was no cart to merge.
+        let merged = self.merge_under(op_id, is_shared, &merge, intent).await;
+        let merged = merged.map_err(StoreError::after_first_effect)?;
+        // Crash here: the key has no outcome; a repeated request binds again, finds the merge's markers and stores it.
         Ok(LoggedIn { session, cart: merged.cart })
     }
 
-    /// Makes the session the user's. An intent is begun before if there is a cart to merge.
-    async fn bind(
+    /// Makes the session the user's. If there is a cart to merge, an intent is begun before.
+    async fn bind_session(
         &self,
         op_id: Uuid,
         command: &Login,
-        parties: &Parties,
+        merge: &MergeSpec,
         intent: &mut Option<Intent>,
     ) -> Result<Session> {
         let now = command.now;
-        let mut rounds = Rounds::of("a session");
-        let _turn = self.locks.one(&turn(&command.session_id)).await;
+        let mut cas_loop = CasLoop::of(SUBJECT);
+        let _lock = self.locks.partition(&lock_key(&command.session_id)).await;
         loop {
-            let (found, guest) = futures_util::try_join!(
+            let (stored, guest) = futures_util::try_join!(
                 self.read_session(&command.session_id),
-                self.active(&parties.guest, now)
+                self.read_active_cart(&merge.guest, now)
             )?;
-            let before = found.live_at(now).ok_or(Refusal::SessionNotFound)?;
+            let before = stored.live_at(now).ok_or(Refusal::SessionNotFound)?;
             if before.user_id.as_ref().is_some_and(|user| *user != command.user_id) {
                 return Err(Refusal::SessionBound.into());
             }
             let mut session = before.clone();
             session.user_id = Some(command.user_id.clone());
             session.active(now, command.session_lifetime);
+            // Crash here: nothing was written; at most the key is claimed, and a repeated request runs again.
             if intent.is_none() && guest.is_some_and(|guest| !guest.lines.is_empty()) {
-                let payload = encode(&command.session_id, parties);
+                let session_id = command.session_id.clone();
+                let payload = codec::encode(&LoginIntent { session_id, merge: merge.clone() });
                 *intent = Some(self.intents.begin(&self.cql, Kind::Login, op_id, payload).await?);
             }
-            self.name_session(Some(before), &session, now).await?;
-            let change = found.saving(&self.sessions, &session, found.op_id, now);
-            if change.settle(&self.cql, &mut rounds).await? {
+            // Crash here: an intent for a session that is not the user's; recovery drops it once no update can be in
+            // flight.
+            self.index_session(Some(before), &session, now).await?;
+            // Crash here: as before, with an index row that readers skip and its TTL removes.
+            let update = stored.save(&self.sessions, &session, stored.op_id, now);
+            if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(session);
             }
         }
     }
 
-    /// The session did not become the user's: surely, or perhaps.
-    async fn close_login(&self, intent: Option<Intent>, error: &StoreError) {
+    /// Ends the intent of a login that could not bind the session, or leaves it to recovery if that is not certain.
+    async fn close_failed_login(&self, intent: Option<Intent>, error: &StoreError) {
         match (intent, error) {
             (None, _) => {}
-            (Some(intent), StoreError::Ambiguous(_)) => self.intents.leave(intent),
-            (Some(intent), _) => self.intents.end(&self.cql, intent).await,
+            (Some(intent), StoreError::Ambiguous(_)) => self.intents.abandon(intent),
+            (Some(intent), _) => self.intents.complete(&self.cql, intent).await,
         }
     }
 
-    /// Finishes what a process left of a login: where the session is the user's, the cart follows.
-    pub(crate) async fn finish_login(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
-        let (session_id, parties) = decode(payload)?;
-        // The session may have ended since.
-        if self.finish_closed(&parties.guest, op_id).await? {
+    /// Recovers an orphaned or abandoned login: if the session is the user's, the cart is merged. Every step is
+    /// idempotent, so a crash in here leaves a login that the next process recovers in the same way.
+    pub(crate) async fn recover_login(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
+        let LoginIntent { session_id, merge } = codec::decode(payload)?;
+        // A merge that has closed the guest's cart is finished even if the session has ended since.
+        if self.recover_closed_merge(&merge.guest, op_id).await? {
             return Ok(());
         }
-        see_through(&self.cql, &self.sessions.look, (session_id.as_str(),)).await?;
+        // The update that binds the session may be in a Paxos round that its coordinator left: complete it before
+        // reading.
+        finish_paxos(&self.cql, &self.sessions.serial_revision, (session_id.as_str(),)).await?;
         let session = self.read_session(&session_id).await?.session;
         let user_id = session.and_then(|session| session.user_id);
-        if user_id.map(Owner::User).as_ref() != Some(&parties.user) {
-            return self.intents.wait_for(op_id);
+        if user_id.map(Owner::User).as_ref() != Some(&merge.user) {
+            return self.intents.keep_while_in_flight(op_id);
         }
-        self.merge_under(op_id, true, &parties, None).await.map(drop)
+        // Crash here: the session is the user's and nothing of the merge is done; the next process starts from the top.
+        self.merge_under(op_id, true, &merge, None).await.map(drop)
     }
-}
-
-fn encode(session_id: &SessionId, parties: &Parties) -> Vec<u8> {
-    let mut writer = Writer::new(128);
-    writer.text(session_id.as_str());
-    parties.write(&mut writer);
-    writer.done()
-}
-
-fn decode(bytes: &[u8]) -> Result<(SessionId, Parties), Damaged> {
-    let mut reader = Reader::new(bytes, "the intent of a login")?;
-    let session_id = reader.id(SessionId::parse)?;
-    let parties = Parties::read(&mut reader)?;
-    reader.end()?;
-    Ok((session_id, parties))
 }

@@ -1,11 +1,11 @@
-//! What the shop keeps to when nodes, processes and whole data centres are lost.
+//! The engine while nodes, processes or a data centre are lost, and while requests are duplicated.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod centres;
-mod given;
-mod left;
-mod nodes;
-mod processes;
-mod traffic;
-mod twice;
+mod background_load;
+mod data_centres;
+mod dead_processes;
+mod duplicate_requests;
+mod fixtures;
+mod lost_nodes;
+mod recovery;

@@ -1,12 +1,12 @@
-//! Lists of orders on a real cluster: what they cost its nodes.
+//! Lists of orders on a real cluster: the partitions that a page reads, and bucket plans that change.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod reads;
+mod partition_reads;
 
-use mw_domain::bucket::Plan;
+use mw_domain::buckets::Plan;
 use mw_domain::{EventKind, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Period, Timestamp};
-use mw_store::records::{Checkpoint, Record, Records};
+use mw_store::export::{Checkpoint, ExportImport, Record};
 use mw_store::{Orders, PageRequest};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
@@ -14,19 +14,19 @@ use mw_testkit::builders::{money, product_id, time, user_id, zone};
 use mw_testkit::cassandra::{Lease, fresh};
 use uuid::Uuid;
 
-use reads::Reads;
+use partition_reads::PartitionReads;
 
-const CUSTOMER: &str = "regular";
+const USER: &str = "regular";
 const MONTHS: i32 = 36;
 const A_MONTH: i64 = 10;
-/// The page that a shopper sees first.
+/// The first page of a user's orders.
 const LAST: usize = 20;
-/// Partitions that it may cost.
+/// Partitions that the page may read.
 const PARTITIONS_MAX: u64 = 4;
-/// A read that is slow is sent to a second node, and counts twice: the fewest of so many looks are what a page needs.
-const LOOKS: usize = 3;
+/// Speculative execution counts a slow read twice, so the minimum of several reads is what a page needs.
+const READS: usize = 3;
 
-/// A number of days apart, so that months of every length have as many.
+/// Two days apart, so that every month has the same number of orders.
 fn created_at(number: i64) -> Timestamp {
     let (months, of_month) = (i32::try_from(number / A_MONTH).unwrap(), number % A_MONTH);
     let month = format!("{}-{:02}-01", 2023 + months / 12, months % 12 + 1);
@@ -39,7 +39,7 @@ fn order(number: i64) -> Order {
         OrderLine { product_id: product_id("p"), name: "P".to_owned(), quantity: 1, price: money("990.00") };
     Order {
         order_id: OrderId::new(Uuid::from_u128(u128::try_from(number + 1).unwrap())),
-        user_id: user_id(CUSTOMER),
+        user_id: user_id(USER),
         status: OrderStatus::Delivered,
         geo_zone: zone("msk"),
         total: line.price,
@@ -53,7 +53,7 @@ fn order(number: i64) -> Order {
     }
 }
 
-async fn take_in(store: &CassandraStore, orders: &[Order]) {
+async fn import_orders(store: &CassandraStore, orders: &[Order]) {
     let records = orders.iter().map(|order| {
         let (at, to) = (order.created_at, order.status);
         let events = vec![OrderEvent { at, kind: EventKind::Created, from: None, to, note: None }];
@@ -67,18 +67,18 @@ async fn take_in(store: &CassandraStore, orders: &[Order]) {
 async fn the_last_twenty_orders_of_three_years_are_read_from_four_partitions() {
     let (store, lease) = fresh().await;
     let orders: Vec<Order> = (0..i64::from(MONTHS) * A_MONTH).map(order).collect();
-    take_in(&store, &orders).await;
-    let reads = Reads::of(lease.options()).await;
-    let (customer, page) = (user_id(CUSTOMER), PageRequest::first(LAST));
+    import_orders(&store, &orders).await;
+    let reads = PartitionReads::of(lease.options()).await;
+    let (user, page) = (user_id(USER), PageRequest::first(LAST));
 
     // After every order of the last month: the page begins early in a month and late in one.
     for so_far in orders.len() - usize::try_from(A_MONTH).unwrap()..orders.len() {
         let newest = &orders[so_far];
         let period = Period { from: Timestamp::EPOCH, to: newest.created_at.plus_millis(1) };
         let mut fewest = u64::MAX;
-        for _ in 0..LOOKS {
+        for _ in 0..READS {
             let before = reads.count().await;
-            let found = store.customer_orders(&customer, period, page.clone()).await.unwrap();
+            let found = store.user_orders(&user, period, page.clone()).await.unwrap();
             fewest = fewest.min(reads.count().await - before);
             let expected: Vec<&Order> = orders[..=so_far].iter().rev().take(LAST).collect();
             assert_eq!(found.items.iter().collect::<Vec<_>>(), expected);
@@ -90,27 +90,27 @@ async fn the_last_twenty_orders_of_three_years_are_read_from_four_partitions() {
     }
 }
 
-/// Which buckets of the customer have orders in them.
+/// The buckets of the user that have orders.
 async fn buckets(lease: &Lease) -> Vec<String> {
     let session = connect(lease.options()).await.unwrap();
     let keyspace = Table::Buckets.class().keyspace(&lease.options().keyspace);
     let text = format!("SELECT bucket FROM {keyspace}.buckets WHERE table_name = ? AND key = ?");
     let table = Table::OrdersByCustomer.name();
-    let result = session.query_unpaged(text, (table, CUSTOMER)).await.unwrap().into_rows_result().unwrap();
+    let result = session.query_unpaged(text, (table, USER)).await.unwrap().into_rows_result().unwrap();
     result.rows::<(String,)>().unwrap().map(|row| row.unwrap().0).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orders_of_a_customer_are_listed_across_a_change_of_plan() {
+async fn orders_of_a_user_are_listed_across_a_change_of_plan() {
     let (store, lease) = fresh().await;
-    // In the middle of the second month a month is cut into five, and in the third into two, which is said once more later.
+    // From the second month on a month has five buckets, from the third on two, which a later plan repeats.
     let (now, finer, coarser) = (time("2022-12-01"), time("2023-02-08"), time("2023-03-10"));
-    for (starts_at, cut) in [(finer, 5), (coarser, 2), (time("2023-04-06"), 2)] {
-        let plan = Plan { starts_at, cut };
-        store.set_plan(Table::OrdersByCustomer, CUSTOMER, plan, now).await.unwrap();
+    for (starts_at, buckets) in [(finer, 5), (coarser, 2), (time("2023-04-06"), 2)] {
+        let plan = Plan { starts_at, buckets };
+        store.set_plan(Table::OrdersByCustomer, USER, plan, now).await.unwrap();
     }
     let orders: Vec<Order> = (0..4 * A_MONTH).map(order).collect();
-    take_in(&store, &orders).await;
+    import_orders(&store, &orders).await;
     let expected = [
         "2023-04/1of2",
         "2023-04/0of2@2023-04-06T00:00:00.000Z",
@@ -126,7 +126,7 @@ async fn orders_of_a_customer_are_listed_across_a_change_of_plan() {
     ];
     assert_eq!(buckets(&lease).await, expected);
 
-    // Another process read the plans when it began.
+    // The second process reads the plans when it starts.
     let period = Period { from: time("2023-01-02"), to: time("2023-04-18") };
     let expected: Vec<OrderId> = orders[1..39].iter().rev().map(|order| order.order_id).collect();
     for store in [store, lease.open().await] {
@@ -134,7 +134,7 @@ async fn orders_of_a_customer_are_listed_across_a_change_of_plan() {
             let mut found = Vec::new();
             let mut request = PageRequest::first(limit);
             loop {
-                let page = store.customer_orders(&user_id(CUSTOMER), period, request.clone()).await.unwrap();
+                let page = store.user_orders(&user_id(USER), period, request.clone()).await.unwrap();
                 found.extend(page.items.iter().map(|order| order.order_id));
                 if page.next.is_none() {
                     break;

@@ -1,4 +1,4 @@
-//! Starting on a real cluster: its schema, and what a process says that cannot start.
+//! Startup on a real cluster: schema, replication, and the errors of a process that cannot start.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
+mod data_centres;
 mod keyspaces;
-mod places;
 mod refusals;
 mod schema;

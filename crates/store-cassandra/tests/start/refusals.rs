@@ -1,4 +1,4 @@
-//! What a process says that cannot start: one message a fault, with the setting to change.
+//! Why a process does not start: one error per fault, each with the setting to change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,48 +20,51 @@ async fn refused(options: &Options) -> StartError {
 }
 
 #[track_caller]
-fn assert_says(error: &StartError, start: &str) {
-    let said = error.to_string();
-    assert!(said.starts_with(start), "{said}");
+fn assert_error(error: &StartError, start: &str) {
+    let message = error.to_string();
+    assert!(message.starts_with(start), "{message}");
 }
 
 #[tokio::test]
-async fn unreachable_contact_points() {
+async fn unreachable_contact_points_are_named() {
     let contact_points = vec!["127.0.0.1:1".to_owned(), "127.0.0.2:1".to_owned()];
     let error = refused(&Options { contact_points, ..on_shared() }).await;
     assert!(matches!(error, StartError::Unreachable { .. }), "{error:?}");
-    assert_says(&error, "store.cassandra.contact_points: none of 127.0.0.1:1, 127.0.0.2:1 can be reached: ");
+    assert_error(&error, "store.cassandra.contact_points: none of 127.0.0.1:1, 127.0.0.2:1 can be reached: ");
 
     let contact_points = vec!["no-such-host.invalid:9042".to_owned()];
     let error = refused(&Options { contact_points, ..on_shared() }).await;
-    assert_says(&error, "store.cassandra.contact_points: none of no-such-host.invalid:9042 is an address");
+    assert_error(&error, "store.cassandra.contact_points: none of no-such-host.invalid:9042 is an address");
 }
 
 #[tokio::test]
-async fn a_data_centre_that_is_not_there() {
+async fn an_unknown_data_centre_is_refused() {
     let error = refused(&Options { local_dc: "moscow".to_owned(), ..on_shared() }).await;
-    assert_says(&error, "store.cassandra.local_dc: the cluster has no data centre \"moscow\"; it has dc1");
+    assert_error(&error, "store.cassandra.local_dc: the cluster has no data centre \"moscow\"; it has dc1");
 }
 
 #[tokio::test]
-async fn more_copies_than_nodes() {
+async fn a_replication_factor_above_the_node_count_is_refused() {
     let error = refused(&Options { replication: Replication::even("dc1", 4), ..on_shared() }).await;
-    assert_says(&error, "store.cassandra.replication.core.dc1: 4 copies need 4 nodes, and dc1 has 3");
+    assert_error(
+        &error,
+        "store.cassandra.replication.core.dc1: replication factor 4 needs 4 nodes, and dc1 has 3",
+    );
 }
 
 #[tokio::test]
-async fn a_policy_that_could_lose_data() {
+async fn an_unsafe_policy_is_refused() {
     let mut options = on_shared();
     options.policy.set("orders_by_day", "write", "ANY").unwrap();
     let error = refused(&options).await;
-    assert_says(&error, "the policy could lose data:\n  store.cassandra.policy.orders_by_day.read: ");
+    assert_error(&error, "the policy may lose data:\n  store.cassandra.policy.orders_by_day.read: ");
 }
 
 #[tokio::test]
-async fn a_clock_that_is_wrong() {
+async fn clock_skew_is_refused() {
     let ahead = || SystemTime::now() + Duration::from_mins(1);
     let error = refused(&Options { clock: ahead, ..on_shared() }).await;
-    assert_says(&error, "store.cassandra.max_clock_skew: the clock of this machine is ");
+    assert_error(&error, "store.cassandra.max_clock_skew: the clock of this machine is ");
     assert!(error.to_string().contains(" s ahead of the cluster's, and 2 s is the most"), "{error}");
     let behind = || SystemTime::now() - Duration::from_mins(1);
     let error = refused(&Options { clock: behind, ..on_shared() }).await;
@@ -70,25 +73,25 @@ async fn a_clock_that_is_wrong() {
 }
 
 #[tokio::test]
-async fn no_schema() {
+async fn a_missing_schema_is_refused() {
     let keyspaces = Keyspaces::new("none").await;
     let error = CassandraStore::open(keyspaces.options()).await.unwrap_err();
     let prefix = keyspaces.options().keyspace;
-    assert_says(
+    assert_error(
         &error,
         &format!("the cluster has no schema of this shop (keyspace {prefix}): run `mw schema apply`"),
     );
 }
 
 #[tokio::test]
-async fn tls_to_nodes_that_do_not_speak_it() {
+async fn tls_to_nodes_without_tls_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ca = authority(folder.path());
     let error = refused(&Options { tls: Some(Tls { ca, client: None }), ..on_shared() }).await;
-    assert_says(&error, "store.cassandra.tls: the nodes of ");
+    assert_error(&error, "store.cassandra.tls: the nodes of ");
 }
 
-/// An authority that signed nothing.
+/// A certificate authority that signed no node's certificate.
 fn authority(folder: &Path) -> PathBuf {
     let path = folder.join("other-ca.pem");
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
@@ -96,11 +99,10 @@ fn authority(folder: &Path) -> PathBuf {
     path
 }
 
-/// A node of its own that demands a password and TLS.
 #[tokio::test]
-async fn a_node_that_demands_a_password_and_tls() {
+async fn wrong_credentials_and_tls_settings_are_refused() {
     let options =
-        ClusterOptions { name: "guarded".to_owned(), auth: true, tls: true, ..ClusterOptions::default() };
+        ClusterOptions { name: "auth_tls".to_owned(), auth: true, tls: true, ..ClusterOptions::default() };
     let cluster = tokio::task::spawn_blocking(|| Cluster::start(options)).await.unwrap().unwrap();
     let points = cluster.contact_points().iter().map(ToString::to_string).collect();
     let credentials =
@@ -117,16 +119,16 @@ async fn a_node_that_demands_a_password_and_tls() {
     CassandraStore::open(good.clone()).await.unwrap();
 
     let error = refused(&Options { credentials: credentials("guess"), ..good.clone() }).await;
-    assert_says(&error, "store.cassandra.password: the cluster does not take it for user \"cassandra\": ");
+    assert_error(&error, "store.cassandra.password: the cluster rejected it for user \"cassandra\": ");
     assert!(!error.to_string().contains("guess"), "{error}");
     let error = refused(&Options { credentials: None, ..good.clone() }).await;
-    assert_says(&error, "store.cassandra.username: the cluster asks for a password");
+    assert_error(&error, "store.cassandra.username: the cluster requires a password");
     let error = refused(&Options { tls: None, ..good.clone() }).await;
-    assert_says(&error, "store.cassandra.tls.ca: a node of 127.");
+    assert_error(&error, "store.cassandra.tls.ca: a node of 127.");
     assert!(error.to_string().contains("if the nodes demand TLS, set it"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let tls = Some(Tls { ca: authority(folder.path()), client: None });
     let error = refused(&Options { tls, ..good }).await;
-    assert_says(&error, "store.cassandra.tls.ca: the certificate of a node of 127.");
+    assert_error(&error, "store.cassandra.tls.ca: the certificate of a node of 127.");
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
 }

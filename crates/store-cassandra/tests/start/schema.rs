@@ -1,4 +1,4 @@
-//! The schema on a real cluster: applied once whoever applies it, compared with what is there, refused where it does not fit.
+//! The schema on a real cluster: applied once by concurrent processes, compared with the live one, refused where it differs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -14,7 +14,7 @@ async fn refused(keyspaces: &Keyspaces) -> StartError {
 }
 
 #[tokio::test]
-async fn is_applied_once_and_then_there_is_nothing_to_do() {
+async fn a_schema_is_applied_once() {
     let keyspaces = Keyspaces::new("applied").await;
     let options = keyspaces.options();
     let session = connect(&options).await.unwrap();
@@ -39,13 +39,13 @@ async fn is_applied_once_and_then_there_is_nothing_to_do() {
     assert_eq!(schema.drift(&session).await.unwrap(), []);
     schema.check(&session).await.unwrap();
     assert_eq!(schema.apply(&session, &|_| {}).await.unwrap(), 0);
-    serial_levels_are_not_mixed(&keyspaces).await;
-    drift_is_seen_and_options_are_set_right_again(&keyspaces).await;
+    another_serial_level_is_refused(&keyspaces).await;
+    drift_is_listed_and_options_are_altered_to_the_policy(&keyspaces).await;
     keyspaces.drop().await;
 }
 
 #[tokio::test]
-async fn several_processes_may_apply_it_at_once() {
+async fn concurrent_processes_apply_the_schema_once() {
     let keyspaces = Keyspaces::new("at_once").await;
     let mut appliers = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -62,11 +62,11 @@ async fn several_processes_may_apply_it_at_once() {
     let versions = format!("SELECT count(*) FROM {}.schema_versions WHERE part = 0", options.keyspace);
     let count = keyspaces.value::<i64>(&versions).await;
     assert_eq!(count, 1);
-    older_newer_and_edited_ones_are_refused(&keyspaces).await;
+    older_newer_and_edited_schemas_are_refused(&keyspaces).await;
     keyspaces.drop().await;
 }
 
-async fn drift_is_seen_and_options_are_set_right_again(keyspaces: &Keyspaces) {
+async fn drift_is_listed_and_options_are_altered_to_the_policy(keyspaces: &Keyspaces) {
     let options = keyspaces.options();
     let session = connect(&options).await.unwrap();
     let (core, carts) = (Class::Core.keyspace(&options.keyspace), Class::Carts.keyspace(&options.keyspace));
@@ -81,14 +81,14 @@ async fn drift_is_seen_and_options_are_set_right_again(keyspaces: &Keyspaces) {
     ] {
         keyspaces.run(&statement).await;
     }
-    let said = async || -> Vec<String> {
+    let list_drifts = async || -> Vec<String> {
         options.schema().drift(&session).await.unwrap().iter().map(ToString::to_string).collect()
     };
-    let drifts = said().await;
+    let drifts = list_drifts().await;
     let starts = [
-        format!("keyspace {carts}: has 1 copies in dc1, should have 3"),
+        format!("keyspace {carts}: replication factor in dc1 is 1, should be 3"),
         format!("table {core}.buckets: is missing"),
-        format!("table {core}.imports: column extra is not of this schema"),
+        format!("table {core}.imports: column extra is not in this schema"),
         format!("table {core}.stock: gc_grace_seconds is 60, should be 172800"),
         format!("table {core}.stock: read_repair is 'NONE', should be 'BLOCKING'"),
         format!(
@@ -101,17 +101,17 @@ async fn drift_is_seen_and_options_are_set_right_again(keyspaces: &Keyspaces) {
     }
 
     assert_eq!(options.schema().apply(&session, &|_| {}).await.unwrap(), 2, "two tables have other options");
-    assert_eq!(said().await, drifts[..3]);
+    assert_eq!(list_drifts().await, drifts[..3]);
     let refused = refused(keyspaces).await.to_string();
     assert!(refused.starts_with("store.cassandra.replication.carts.dc1: keyspace "), "{refused}");
 }
 
-async fn older_newer_and_edited_ones_are_refused(keyspaces: &Keyspaces) {
+async fn older_newer_and_edited_schemas_are_refused(keyspaces: &Keyspaces) {
     let table = format!("{}.schema_versions", keyspaces.options().keyspace);
 
     keyspaces.run(&format!("UPDATE {table} SET checksum = 'other' WHERE part = 0 AND number = 1")).await;
     let edited = refused(keyspaces).await.to_string();
-    assert!(edited.starts_with("schema file 0001_shop is not the one that was applied"), "{edited}");
+    assert!(edited.starts_with("schema file 0001_shop differs from the one that was applied"), "{edited}");
 
     keyspaces.run(&format!("DELETE FROM {table} WHERE part = 0 AND number = 1")).await;
     let older = refused(keyspaces).await;
@@ -126,7 +126,7 @@ async fn older_newer_and_edited_ones_are_refused(keyspaces: &Keyspaces) {
     assert!(matches!(options.schema().apply(&session, &|_| {}).await, Err(SchemaError::Newer { .. })));
 }
 
-async fn serial_levels_are_not_mixed(keyspaces: &Keyspaces) {
+async fn another_serial_level_is_refused(keyspaces: &Keyspaces) {
     let mut options = keyspaces.options();
     for (key, value) in [("serial", "SERIAL"), ("write", "QUORUM"), ("read", "QUORUM")] {
         options.policy.set("stock", key, value).unwrap();
@@ -134,8 +134,8 @@ async fn serial_levels_are_not_mixed(keyspaces: &Keyspaces) {
     let refused = CassandraStore::open(options).await.unwrap_err().to_string();
     assert!(
         refused.starts_with(
-            "store.cassandra.policy.stock.serial: the other processes of this shop do conditional writes at LOCAL_SERIAL, \
-             and this one would at SERIAL"
+            "store.cassandra.policy.stock.serial: the table says \"LWT serial consistency LOCAL_SERIAL\", this process is \
+             configured with SERIAL"
         ),
         "{refused}"
     );

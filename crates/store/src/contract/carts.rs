@@ -3,171 +3,171 @@
 use mw_domain::limits::LINES_MAX;
 use mw_domain::{CartChange, CartId, CartStatus, MergeMode, Owner};
 
-use super::given::{
-    DAY, Desk, HOUR, LIFETIME, abandoning, at, bad_positions, guest, just_before, product_id, quantities,
+use super::fixtures::{
+    DAY, Fixture, HOUR, LIFETIME, abandoning, at, bad_positions, guest, just_before, product_id, quantities,
     refusal, removal, user, walk_every_way,
 };
 use crate::carts::{RemoveLine, SetLine};
 use crate::{PageRequest, Refusal};
 
-pub(super) async fn a_line_is_added_replaced_and_removed(desk: Desk) {
+pub(super) async fn a_line_is_added_replaced_and_removed(fixture: Fixture) {
     let owner = user("u");
-    let first = desk.set(&owner, "b", 1, at(0)).await;
+    let first = fixture.set(&owner, "b", 1, at(0)).await;
     assert_eq!(quantities(&first), [("b", 1)]);
     assert_eq!((first.version, first.status), (1, CartStatus::Active));
     assert_eq!((first.created_at, first.updated_at, first.expires_at), (at(0), at(0), at(30 * DAY)));
-    desk.set(&owner, "a", 2, at(1)).await;
-    let cart = desk.set(&owner, "b", 7, at(2)).await;
+    fixture.set(&owner, "a", 2, at(1)).await;
+    let cart = fixture.set(&owner, "b", 7, at(2)).await;
     assert_eq!(quantities(&cart), [("a", 2), ("b", 7)], "by product id");
     assert_eq!(cart.cart_id, first.cart_id);
     assert_eq!((cart.version, cart.created_at, cart.updated_at), (3, at(0), at(2)));
     let instants: Vec<_> = cart.lines.iter().map(|line| line.updated_at).collect();
     assert_eq!(instants, [at(1), at(2)]);
-    assert_eq!(desk.active(&owner, at(3)).await, Some(cart));
+    assert_eq!(fixture.active(&owner, at(3)).await, Some(cart));
 
-    let cart = desk.remove(&owner, "b", at(4)).await.unwrap();
+    let cart = fixture.remove(&owner, "b", at(4)).await.unwrap();
     assert_eq!((quantities(&cart), cart.version, cart.updated_at), (vec![("a", 2)], 4, at(4)));
-    assert_eq!(desk.active(&owner, at(5)).await, Some(cart));
+    assert_eq!(fixture.active(&owner, at(5)).await, Some(cart));
 }
 
-pub(super) async fn a_removed_line_does_not_come_back(desk: Desk) {
+pub(super) async fn a_removed_line_does_not_come_back(fixture: Fixture) {
     let owner = guest("s");
-    desk.set_all(&owner, &[("a", 1), ("b", 2)], at(0)).await;
-    desk.remove(&owner, "a", at(1)).await;
-    let cart = desk.set(&owner, "c", 3, at(2)).await;
+    fixture.set_all(&owner, &[("a", 1), ("b", 2)], at(0)).await;
+    fixture.remove(&owner, "a", at(1)).await;
+    let cart = fixture.set(&owner, "c", 3, at(2)).await;
     assert_eq!(quantities(&cart), [("b", 2), ("c", 3)]);
 }
 
-pub(super) async fn removing_what_is_not_there_changes_nothing(desk: Desk) {
+pub(super) async fn removing_what_is_not_there_changes_nothing(fixture: Fixture) {
     let owner = user("u");
-    assert_eq!(desk.active(&owner, at(0)).await, None);
-    assert_eq!(desk.remove(&owner, "a", at(0)).await, None);
-    let cart = desk.set(&owner, "a", 1, at(1)).await;
-    assert_eq!(desk.remove(&owner, "b", at(9)).await, Some(cart.clone()));
-    assert_eq!(desk.active(&owner, at(9)).await, Some(cart));
+    assert_eq!(fixture.active(&owner, at(0)).await, None);
+    assert_eq!(fixture.remove(&owner, "a", at(0)).await, None);
+    let cart = fixture.set(&owner, "a", 1, at(1)).await;
+    assert_eq!(fixture.remove(&owner, "b", at(9)).await, Some(cart.clone()));
+    assert_eq!(fixture.active(&owner, at(9)).await, Some(cart));
 }
 
-pub(super) async fn an_emptied_cart_stays_active(desk: Desk) {
+pub(super) async fn an_emptied_cart_stays_active(fixture: Fixture) {
     let owner = user("u");
-    let full = desk.set(&owner, "a", 1, at(0)).await;
-    let empty = desk.remove(&owner, "a", at(1)).await.unwrap();
+    let full = fixture.set(&owner, "a", 1, at(0)).await;
+    let empty = fixture.remove(&owner, "a", at(1)).await.unwrap();
     assert_eq!((empty.lines.len(), empty.version), (0, 2));
-    assert_eq!(desk.active(&owner, at(2)).await, Some(empty));
-    let again = desk.set(&owner, "a", 2, at(3)).await;
+    assert_eq!(fixture.active(&owner, at(2)).await, Some(empty));
+    let again = fixture.set(&owner, "a", 2, at(3)).await;
     assert_eq!((again.cart_id, again.version), (full.cart_id, 3));
 }
 
-pub(super) async fn a_user_and_a_guest_of_one_name_have_their_own_carts(desk: Desk) {
-    desk.set(&user("x"), "a", 1, at(0)).await;
-    desk.set(&guest("x"), "b", 2, at(0)).await;
-    desk.set(&user("xx"), "c", 3, at(0)).await;
+pub(super) async fn a_user_and_a_guest_of_one_name_have_their_own_carts(fixture: Fixture) {
+    fixture.set(&user("x"), "a", 1, at(0)).await;
+    fixture.set(&guest("x"), "b", 2, at(0)).await;
+    fixture.set(&user("xx"), "c", 3, at(0)).await;
     let names = [(user("x"), "a"), (guest("x"), "b"), (user("xx"), "c")];
     for (owner, product) in names {
-        let cart = desk.active(&owner, at(1)).await.unwrap();
+        let cart = fixture.active(&owner, at(1)).await.unwrap();
         assert_eq!((&cart.owner, cart.lines[0].product_id.as_str()), (&owner, product));
         assert_eq!(cart.lines.len(), 1);
     }
 }
 
-pub(super) async fn an_expected_version_guards_a_line(desk: Desk) {
+pub(super) async fn an_expected_version_guards_a_line(fixture: Fixture) {
     let owner = user("u");
     let expecting =
-        |expected, now| SetLine { expected_version: Some(expected), ..desk.line(&owner, "a", 5, now) };
-    let early = refusal(desk.store.set_line(expecting(1, at(0))).await);
+        |expected, now| SetLine { expected_version: Some(expected), ..fixture.line(&owner, "a", 5, now) };
+    let early = refusal(fixture.store.set_line(expecting(1, at(0))).await);
     assert_eq!(early, Refusal::CartVersion { current: None });
-    let cart = desk.store.set_line(expecting(0, at(0))).await.unwrap();
+    let cart = fixture.store.set_line(expecting(0, at(0))).await.unwrap();
     for wrong in [0, 2] {
-        let refused = refusal(desk.store.set_line(expecting(wrong, at(1))).await);
+        let refused = refusal(fixture.store.set_line(expecting(wrong, at(1))).await);
         assert_eq!(refused, Refusal::CartVersion { current: Some(cart.clone()) });
     }
-    assert_eq!(desk.active(&owner, at(1)).await, Some(cart.clone()));
-    let cart = desk.store.set_line(expecting(1, at(2))).await.unwrap();
+    assert_eq!(fixture.active(&owner, at(1)).await, Some(cart.clone()));
+    let cart = fixture.store.set_line(expecting(1, at(2))).await.unwrap();
     assert_eq!(cart.version, 2);
 
     let removing = |expected| RemoveLine { expected_version: Some(expected), ..removal(&owner, "a", at(3)) };
-    let refused = refusal(desk.store.remove_line(removing(1)).await);
+    let refused = refusal(fixture.store.remove_line(removing(1)).await);
     assert_eq!(refused, Refusal::CartVersion { current: Some(cart) });
-    assert_eq!(desk.store.remove_line(removing(2)).await.unwrap().unwrap().version, 3);
+    assert_eq!(fixture.store.remove_line(removing(2)).await.unwrap().unwrap().version, 3);
 }
 
-pub(super) async fn an_expected_version_of_no_cart_is_0(desk: Desk) {
+pub(super) async fn an_expected_version_of_no_cart_is_0(fixture: Fixture) {
     let owner = user("u");
     let removing =
         |expected, now| RemoveLine { expected_version: Some(expected), ..removal(&owner, "a", now) };
-    assert_eq!(desk.store.remove_line(removing(0, at(0))).await, Ok(None));
-    let refused = refusal(desk.store.remove_line(removing(1, at(0))).await);
+    assert_eq!(fixture.store.remove_line(removing(0, at(0))).await, Ok(None));
+    let refused = refusal(fixture.store.remove_line(removing(1, at(0))).await);
     assert_eq!(refused, Refusal::CartVersion { current: None });
 
-    let cart = desk.set(&owner, "a", 1, at(0)).await;
+    let cart = fixture.set(&owner, "a", 1, at(0)).await;
     let gone = removing(cart.version, cart.expires_at);
-    assert_eq!(refusal(desk.store.remove_line(gone).await), Refusal::CartVersion { current: None });
-    assert_eq!(desk.store.remove_line(removing(0, cart.expires_at)).await, Ok(None));
+    assert_eq!(refusal(fixture.store.remove_line(gone).await), Refusal::CartVersion { current: None });
+    assert_eq!(fixture.store.remove_line(removing(0, cart.expires_at)).await, Ok(None));
 }
 
-pub(super) async fn a_cart_holds_a_hundred_lines(desk: Desk) {
+pub(super) async fn a_cart_holds_a_hundred_lines(fixture: Fixture) {
     let owner = user("u");
     for number in 0..LINES_MAX {
-        desk.set(&owner, &format!("p{number}"), 1, at(0)).await;
+        fixture.set(&owner, &format!("p{number}"), 1, at(0)).await;
     }
-    let more = desk.line(&owner, "one-more", 1, at(1));
-    assert_eq!(refusal(desk.store.set_line(more.clone()).await), Refusal::CartTooLarge);
+    let more = fixture.line(&owner, "one-more", 1, at(1));
+    assert_eq!(refusal(fixture.store.set_line(more.clone()).await), Refusal::CartTooLarge);
     let wrong = SetLine { expected_version: Some(3), ..more.clone() };
-    let first = refusal(desk.store.set_line(wrong).await);
+    let first = refusal(fixture.store.set_line(wrong).await);
     assert!(matches!(first, Refusal::CartVersion { .. }), "the version comes first");
-    let cart = desk.set(&owner, "p7", 2, at(2)).await;
+    let cart = fixture.set(&owner, "p7", 2, at(2)).await;
     assert_eq!((cart.lines.len(), cart.version), (LINES_MAX, 101));
-    desk.remove(&owner, "p7", at(3)).await;
-    assert_eq!(desk.store.set_line(more).await.unwrap().lines.len(), LINES_MAX);
+    fixture.remove(&owner, "p7", at(3)).await;
+    assert_eq!(fixture.store.set_line(more).await.unwrap().lines.len(), LINES_MAX);
 }
 
-pub(super) async fn a_cart_expires_to_the_second(desk: Desk) {
+pub(super) async fn a_cart_expires_to_the_second(fixture: Fixture) {
     for (owner, life) in [(user("u"), 30 * DAY), (guest("s"), DAY)] {
-        let cart = desk.set(&owner, "a", 1, at(0)).await;
+        let cart = fixture.set(&owner, "a", 1, at(0)).await;
         assert_eq!(cart.expires_at, at(life));
         let last = just_before(at(life));
-        assert_eq!(desk.active(&owner, last).await, Some(cart.clone()));
-        assert_eq!(desk.active(&owner, at(life)).await, None);
+        assert_eq!(fixture.active(&owner, last).await, Some(cart.clone()));
+        assert_eq!(fixture.active(&owner, at(life)).await, None);
         let page = PageRequest::first(5);
-        let listed = desk.store.carts(&owner, last, page.clone()).await.unwrap();
+        let listed = fixture.store.carts(&owner, last, page.clone()).await.unwrap();
         assert_eq!(listed.items, [cart]);
-        let listed = desk.store.carts(&owner, at(life), page).await.unwrap();
+        let listed = fixture.store.carts(&owner, at(life), page).await.unwrap();
         assert_eq!(listed.items, []);
     }
 }
 
-pub(super) async fn a_change_moves_the_expiry(desk: Desk) {
+pub(super) async fn a_change_moves_the_expiry(fixture: Fixture) {
     let owner = guest("s");
-    desk.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await;
-    let cart = desk.remove(&owner, "a", at(23 * HOUR)).await.unwrap();
+    fixture.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await;
+    let cart = fixture.remove(&owner, "a", at(23 * HOUR)).await.unwrap();
     assert_eq!(cart.expires_at, at(47 * HOUR));
-    assert_eq!(desk.active(&owner, at(DAY)).await, Some(cart));
+    assert_eq!(fixture.active(&owner, at(DAY)).await, Some(cart));
 }
 
-pub(super) async fn a_change_after_expiry_opens_a_new_cart(desk: Desk) {
+pub(super) async fn a_change_after_expiry_opens_a_new_cart(fixture: Fixture) {
     let owner = guest("s");
-    let old = desk.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await.unwrap();
-    assert_eq!(desk.remove(&owner, "a", at(DAY)).await, None);
-    let command = SetLine { expected_version: Some(0), ..desk.line(&owner, "c", 3, at(DAY)) };
+    let old = fixture.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await.unwrap();
+    assert_eq!(fixture.remove(&owner, "a", at(DAY)).await, None);
+    let command = SetLine { expected_version: Some(0), ..fixture.line(&owner, "c", 3, at(DAY)) };
     let new_cart_id = command.new_cart_id;
-    let new = desk.store.set_line(command).await.unwrap();
+    let new = fixture.store.set_line(command).await.unwrap();
     assert_eq!((new.cart_id, new.version), (new_cart_id, 1));
     assert_ne!(new.cart_id, old.cart_id);
     assert_eq!(quantities(&new), [("c", 3)]);
     assert_eq!((new.created_at, new.expires_at), (at(DAY), at(2 * DAY)));
-    assert_eq!(desk.active(&owner, at(DAY)).await, Some(new));
+    assert_eq!(fixture.active(&owner, at(DAY)).await, Some(new));
 }
 
-pub(super) async fn time_never_runs_backwards_in_a_cart(desk: Desk) {
+pub(super) async fn time_never_runs_backwards_in_a_cart(fixture: Fixture) {
     let owner = user("u");
-    desk.set(&owner, "a", 1, at(10)).await;
-    let cart = desk.set(&owner, "b", 1, at(4)).await;
+    fixture.set(&owner, "a", 1, at(10)).await;
+    let cart = fixture.set(&owner, "b", 1, at(4)).await;
     assert_eq!((cart.version, cart.updated_at, cart.expires_at), (2, at(10), at(10 + 30 * DAY)));
 }
 
-pub(super) async fn an_abandoned_cart_makes_way_for_a_new_one(desk: Desk) {
+pub(super) async fn an_abandoned_cart_makes_way_for_a_new_one(fixture: Fixture) {
     let owner = user("u");
-    let old = desk.set(&owner, "a", 1, at(0)).await;
-    let done = desk.store.abandon(abandoning(&owner, at(5))).await.unwrap();
+    let old = fixture.set(&owner, "a", 1, at(0)).await;
+    let done = fixture.store.abandon(abandoning(&owner, at(5))).await.unwrap();
     assert!(!done.replayed);
     let abandoned = done.value;
     assert_eq!(
@@ -177,68 +177,68 @@ pub(super) async fn an_abandoned_cart_makes_way_for_a_new_one(desk: Desk) {
     assert_eq!((abandoned.updated_at, abandoned.expires_at), (at(5), at(5 + 30 * DAY)));
     assert_eq!((abandoned.merged_into, abandoned.order_id), (None, None));
     assert_eq!(quantities(&abandoned), [("a", 1)]);
-    assert_eq!(desk.active(&owner, at(6)).await, None);
-    assert_eq!(desk.remove(&owner, "a", at(6)).await, None);
+    assert_eq!(fixture.active(&owner, at(6)).await, None);
+    assert_eq!(fixture.remove(&owner, "a", at(6)).await, None);
 
-    let new = desk.set(&owner, "b", 2, at(6)).await;
+    let new = fixture.set(&owner, "b", 2, at(6)).await;
     assert_ne!(new.cart_id, old.cart_id);
     assert_eq!((new.version, quantities(&new)), (1, vec![("b", 2)]));
-    let listed = desk.store.carts(&owner, at(7), PageRequest::first(10)).await.unwrap();
+    let listed = fixture.store.carts(&owner, at(7), PageRequest::first(10)).await.unwrap();
     assert_eq!(listed.items, [new, abandoned]);
 }
 
-pub(super) async fn there_must_be_a_cart_to_abandon(desk: Desk) {
+pub(super) async fn there_must_be_a_cart_to_abandon(fixture: Fixture) {
     let owner = user("u");
-    let nothing = refusal(desk.store.abandon(abandoning(&owner, at(0))).await);
+    let nothing = refusal(fixture.store.abandon(abandoning(&owner, at(0))).await);
     assert_eq!(nothing, Refusal::CartEmpty);
     let expecting =
         |expected, now| crate::carts::Abandon { expected_version: Some(expected), ..abandoning(&owner, now) };
-    let wrong = refusal(desk.store.abandon(expecting(1, at(0))).await);
+    let wrong = refusal(fixture.store.abandon(expecting(1, at(0))).await);
     assert_eq!(wrong, Refusal::CartVersion { current: None }, "the version comes first");
-    let nothing = refusal(desk.store.abandon(expecting(0, at(0))).await);
+    let nothing = refusal(fixture.store.abandon(expecting(0, at(0))).await);
     assert_eq!(nothing, Refusal::CartEmpty);
 
-    let cart = desk.set(&owner, "a", 1, at(1)).await;
-    let wrong = refusal(desk.store.abandon(expecting(2, at(2))).await);
+    let cart = fixture.set(&owner, "a", 1, at(1)).await;
+    let wrong = refusal(fixture.store.abandon(expecting(2, at(2))).await);
     assert_eq!(wrong, Refusal::CartVersion { current: Some(cart.clone()) });
-    let expired = refusal(desk.store.abandon(abandoning(&owner, cart.expires_at)).await);
+    let expired = refusal(fixture.store.abandon(abandoning(&owner, cart.expires_at)).await);
     assert_eq!(expired, Refusal::CartEmpty);
-    let done = desk.store.abandon(expecting(1, at(2))).await.unwrap();
+    let done = fixture.store.abandon(expecting(1, at(2))).await.unwrap();
     assert_eq!(done.value.version, 2);
 }
 
-pub(super) async fn carts_are_listed_newest_first_until_they_expire(desk: Desk) {
+pub(super) async fn carts_are_listed_newest_first_until_they_expire(fixture: Fixture) {
     let owner = user("u");
     let mut made = Vec::new();
-    // Several carts of one instant are told apart by their ids, which rise.
+    // Several carts of one instant are ordered by id.
     for (number, created) in [0, 0, 0, 5, 9, 9].into_iter().enumerate() {
-        desk.set(&owner, &format!("p{number}"), 1, at(created)).await;
-        let done = desk.store.abandon(abandoning(&owner, at(created))).await.unwrap();
+        fixture.set(&owner, &format!("p{number}"), 1, at(created)).await;
+        let done = fixture.store.abandon(abandoning(&owner, at(created))).await.unwrap();
         made.insert(0, done.value);
     }
-    let active = desk.set(&owner, "last", 1, at(10)).await;
+    let active = fixture.set(&owner, "last", 1, at(10)).await;
     made.insert(0, active);
-    desk.set(&user("another"), "a", 1, at(3)).await;
+    fixture.set(&user("another"), "a", 1, at(3)).await;
 
     let now = at(11);
-    let listed = walk_every_way(async |request| desk.store.carts(&owner, now, request).await).await;
+    let listed = walk_every_way(async |request| fixture.store.carts(&owner, now, request).await).await;
     assert_eq!(listed, made);
     let later = at(30 * DAY + 5);
-    let listed = walk_every_way(async |request| desk.store.carts(&owner, later, request).await).await;
+    let listed = walk_every_way(async |request| fixture.store.carts(&owner, later, request).await).await;
     assert_eq!(listed, made[..3], "those of 9 and 10 s live on");
 }
 
-pub(super) async fn every_change_of_a_line_is_in_the_history(desk: Desk) {
+pub(super) async fn every_change_of_a_line_is_in_the_history(fixture: Fixture) {
     let owner = user("u");
-    let first = desk.set(&owner, "a", 1, at(0)).await.cart_id;
-    desk.set(&owner, "b", 2, at(0)).await;
-    desk.set(&owner, "a", 3, at(5)).await;
-    desk.remove(&owner, "a", at(6)).await;
-    desk.remove(&owner, "a", at(7)).await;
-    desk.store.abandon(abandoning(&owner, at(8))).await.unwrap();
-    // Another cart's first change may well be of the same product, version and instant.
-    let second = desk.set(&owner, "c", 4, at(8)).await.cart_id;
-    desk.set(&guest("s"), "z", 9, at(8)).await;
+    let first = fixture.set(&owner, "a", 1, at(0)).await.cart_id;
+    fixture.set(&owner, "b", 2, at(0)).await;
+    fixture.set(&owner, "a", 3, at(5)).await;
+    fixture.remove(&owner, "a", at(6)).await;
+    fixture.remove(&owner, "a", at(7)).await;
+    fixture.store.abandon(abandoning(&owner, at(8))).await.unwrap();
+    // The first change of another cart may have the same product, version and instant.
+    let second = fixture.set(&owner, "c", 4, at(8)).await.cart_id;
+    fixture.set(&guest("s"), "z", 9, at(8)).await;
 
     let change = |seconds, cart_id: CartId, version, name, quantity| CartChange {
         at: at(seconds),
@@ -254,30 +254,32 @@ pub(super) async fn every_change_of_a_line_is_in_the_history(desk: Desk) {
         change(0, first, 2, "b", 2),
         change(0, first, 1, "a", 1),
     ];
-    let history = walk_every_way(async |request| desk.store.cart_changes(&owner, at(9), request).await).await;
+    let history =
+        walk_every_way(async |request| fixture.store.cart_changes(&owner, at(9), request).await).await;
     assert_eq!(history, expected);
 }
 
-pub(super) async fn two_carts_of_one_instant_each_have_their_history(desk: Desk) {
+pub(super) async fn two_carts_of_one_instant_each_have_their_history(fixture: Fixture) {
     let owner = user("u");
     for _ in 0..3 {
-        desk.set(&owner, "a", 1, at(0)).await;
-        desk.store.abandon(abandoning(&owner, at(0))).await.unwrap();
+        fixture.set(&owner, "a", 1, at(0)).await;
+        fixture.store.abandon(abandoning(&owner, at(0))).await.unwrap();
     }
-    let history = walk_every_way(async |request| desk.store.cart_changes(&owner, at(1), request).await).await;
+    let history =
+        walk_every_way(async |request| fixture.store.cart_changes(&owner, at(1), request).await).await;
     let mut carts: Vec<CartId> = history.iter().map(|change| change.cart_id).collect();
     carts.sort();
     carts.dedup();
     assert_eq!((history.len(), carts.len()), (3, 3));
 }
 
-pub(super) async fn history_goes_back_thirty_days(desk: Desk) {
+pub(super) async fn history_goes_back_thirty_days(fixture: Fixture) {
     let owner = user("u");
     for day in 0..4 {
-        desk.set(&owner, "a", 1, at(day * DAY)).await;
+        fixture.set(&owner, "a", 1, at(day * DAY)).await;
     }
     let ages = async |now| {
-        let page = desk.store.cart_changes(&owner, now, PageRequest::first(10)).await;
+        let page = fixture.store.cart_changes(&owner, now, PageRequest::first(10)).await;
         page.unwrap().items.len()
     };
     assert_eq!(ages(just_before(at(30 * DAY))).await, 4);
@@ -286,25 +288,25 @@ pub(super) async fn history_goes_back_thirty_days(desk: Desk) {
     assert_eq!(ages(at(33 * DAY)).await, 0, "also where the cart itself is gone");
 }
 
-pub(super) async fn idle_carts_are_active_or_abandoned_and_not_merged(desk: Desk) {
+pub(super) async fn idle_carts_are_active_or_abandoned_and_not_merged(fixture: Fixture) {
     let idle_since = at(100);
-    let idle = desk.set(&user("idle"), "a", 1, idle_since).await;
-    desk.set(&user("busy"), "a", 1, idle_since.plus_millis(1)).await;
-    desk.set(&user("emptied"), "a", 1, at(0)).await;
-    let emptied = desk.remove(&user("emptied"), "a", at(0)).await.unwrap();
-    desk.set(&user("gave-up"), "a", 1, at(0)).await;
+    let idle = fixture.set(&user("idle"), "a", 1, idle_since).await;
+    fixture.set(&user("busy"), "a", 1, idle_since.plus_millis(1)).await;
+    fixture.set(&user("emptied"), "a", 1, at(0)).await;
+    let emptied = fixture.remove(&user("emptied"), "a", at(0)).await.unwrap();
+    fixture.set(&user("gave-up"), "a", 1, at(0)).await;
     let gave_up = abandoning(&user("gave-up"), at(200));
-    let gave_up = desk.store.abandon(gave_up).await.unwrap().value;
-    desk.set(&guest("merged"), "a", 1, at(0)).await;
-    desk.merge("busy", "merged", MergeMode::Sum, at(150)).await;
-    let forgotten = desk.set(&guest("forgotten"), "a", 1, at(0)).await;
-    desk.stocked("a", 9).await;
-    desk.set(&user("bought"), "a", 1, at(0)).await;
-    desk.checkout("bought", at(50)).await.unwrap();
+    let gave_up = fixture.store.abandon(gave_up).await.unwrap().value;
+    fixture.set(&guest("merged"), "a", 1, at(0)).await;
+    fixture.merge("busy", "merged", MergeMode::Sum, at(150)).await;
+    let forgotten = fixture.set(&guest("forgotten"), "a", 1, at(0)).await;
+    fixture.stocked("a", 9).await;
+    fixture.set(&user("bought"), "a", 1, at(0)).await;
+    fixture.checkout("bought", at(50)).await.unwrap();
 
     let owners = async |now| {
         let mut carts =
-            walk_every_way(async |request| desk.store.idle_carts(idle_since, now, request).await).await;
+            walk_every_way(async |request| fixture.store.idle_carts(idle_since, now, request).await).await;
         carts.sort_by_key(|cart| cart.owner.clone());
         carts
     };
@@ -314,17 +316,17 @@ pub(super) async fn idle_carts_are_active_or_abandoned_and_not_merged(desk: Desk
     assert_eq!(owners(gave_up.expires_at).await, []);
 }
 
-pub(super) async fn many_idle_carts_are_read_page_by_page(desk: Desk) {
+pub(super) async fn many_idle_carts_are_read_page_by_page(fixture: Fixture) {
     for number in 0..25 {
         let owner = guest(&format!("s{number}"));
-        desk.set(&owner, "a", 1, at(number * 600)).await;
+        fixture.set(&owner, "a", 1, at(number * 600)).await;
         if number % 5 == 0 {
-            desk.store.abandon(abandoning(&owner, at(number * 600))).await.unwrap();
+            fixture.store.abandon(abandoning(&owner, at(number * 600))).await.unwrap();
         }
     }
     let (idle_since, now) = (at(12 * 600), at(25 * 600));
     let mut owners: Vec<Owner> =
-        walk_every_way(async |request| desk.store.idle_carts(idle_since, now, request).await)
+        walk_every_way(async |request| fixture.store.idle_carts(idle_since, now, request).await)
             .await
             .into_iter()
             .map(|cart| cart.owner)
@@ -338,22 +340,22 @@ pub(super) async fn many_idle_carts_are_read_page_by_page(desk: Desk) {
     assert_eq!(owners, expected);
 }
 
-pub(super) async fn a_lifetime_comes_with_the_command(desk: Desk) {
-    let short = mw_domain::cart::CartLifetime { user_ms: 1_500, guest_ms: 500 };
-    let command = SetLine { lifetime: short, ..desk.line(&user("u"), "a", 1, at(0)) };
-    let cart = desk.store.set_line(command).await.unwrap();
+pub(super) async fn a_lifetime_comes_with_the_command(fixture: Fixture) {
+    let short = mw_domain::carts::CartLifetime { user_ms: 1_500, guest_ms: 500 };
+    let command = SetLine { lifetime: short, ..fixture.line(&user("u"), "a", 1, at(0)) };
+    let cart = fixture.store.set_line(command).await.unwrap();
     assert_eq!(cart.expires_at, at(0).plus_millis(1_500));
-    assert_eq!(desk.active(&user("u"), at(0).plus_millis(1_499)).await, Some(cart));
-    assert_eq!(desk.active(&user("u"), at(0).plus_millis(1_500)).await, None);
-    let command = SetLine { lifetime: LIFETIME, ..desk.line(&user("v"), "a", 1, at(0)) };
-    assert_eq!(desk.store.set_line(command).await.unwrap().expires_at, at(30 * DAY));
+    assert_eq!(fixture.active(&user("u"), at(0).plus_millis(1_499)).await, Some(cart));
+    assert_eq!(fixture.active(&user("u"), at(0).plus_millis(1_500)).await, None);
+    let command = SetLine { lifetime: LIFETIME, ..fixture.line(&user("v"), "a", 1, at(0)) };
+    assert_eq!(fixture.store.set_line(command).await.unwrap().expires_at, at(30 * DAY));
 }
 
-pub(super) async fn bad_positions_in_carts_are_refused(desk: Desk) {
+pub(super) async fn bad_positions_in_carts_are_refused(fixture: Fixture) {
     let owner = user("u");
-    desk.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await;
+    fixture.set_all(&owner, &[("a", 1), ("b", 1)], at(0)).await;
     for page in bad_positions() {
-        let store = &desk.store;
+        let store = &fixture.store;
         let carts = store.carts(&owner, at(1), page.clone()).await;
         assert_eq!(refusal(carts), Refusal::InvalidCursor);
         let changes = store.cart_changes(&owner, at(1), page.clone()).await;

@@ -1,15 +1,15 @@
 //! Carts of the model: every cart ever opened, and every line change.
 
-use mw_domain::cart::CartLifetime;
+use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, CartChange, CartId, CartStatus, MergeMode, Owner, SessionId, Timestamp, UserId};
 
-use super::page::{Direction, Place, page};
+use super::page::{Direction, SortKey, page};
 use super::{Model, State, is_forgotten};
-use crate::carts::{Abandon, Merge, Merged, RemoveLine, SetLine};
-use crate::once::Outcome;
+use crate::carts::{Abandon, Merge, Merged, RemoveLine, SetLine, check_version};
+use crate::idempotency::StoredValue as _;
 use crate::{Carts, Done, Page, PageRequest, Refusal, Result};
 
-/// The parties of a merge.
+/// The carts of a merge and its mode.
 pub(super) struct Parties {
     pub(super) user_id: UserId,
     pub(super) session_id: SessionId,
@@ -49,7 +49,7 @@ impl State {
             return Merged { cart: user, changes: Vec::new() };
         };
         let mut user = user.unwrap_or_else(|| Cart::open(new_cart_id, owner.clone(), now));
-        let changes = user.take_in(&mut guest, mode, now, &lifetime);
+        let changes = user.merge_from(&mut guest, mode, now, &lifetime);
         self.keep_cart(&guest);
         self.keep_cart(&user);
         self.note(&owner, user.merge_history(&changes));
@@ -57,22 +57,13 @@ impl State {
     }
 }
 
-/// Refuses unless the cart has the expected version; no cart has version 0.
-pub(super) fn check_version(cart: Option<&Cart>, expected: Option<u64>) -> Result<()> {
-    let version = cart.map_or(0, |cart| cart.version);
-    match expected {
-        Some(expected) if expected != version => Err(Refusal::CartVersion { current: cart.cloned() }.into()),
-        _ => Ok(()),
-    }
-}
-
-fn place_of_cart(cart: &Cart) -> Place {
+fn sort_key_of_cart(cart: &Cart) -> SortKey {
     (cart.created_at.as_millis(), cart.cart_id.to_string())
 }
 
-/// Newest first, but the products of one change by their ids.
-fn place_of_change(change: &CartChange) -> Place {
-    // A space is below every character of an id, so shorter ids come first.
+/// Newest first; the products of one change by id.
+fn sort_key_of_change(change: &CartChange) -> SortKey {
+    // A space sorts below every character of an id, so a shorter id comes first.
     let text = format!("{:020} {} {}", u64::MAX - change.version, change.product_id, change.cart_id);
     (-change.at.as_millis(), text)
 }
@@ -111,11 +102,7 @@ impl Carts for Model {
 
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Cart(cart) => Some(cart.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
         let active = state.active(&command.owner, command.now);
@@ -123,17 +110,13 @@ impl Carts for Model {
         let mut cart = active.ok_or(Refusal::CartEmpty)?;
         cart.abandon(command.now, &command.lifetime);
         state.keep_cart(&cart);
-        state.remember(command.once, || Outcome::Cart(cart.clone()));
+        state.store_outcome(command.identity, || cart.to_outcome());
         Ok(Done::first(cart))
     }
 
     async fn merge(&self, command: Merge) -> Result<Done<Merged>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Merged(merged) => Some(merged.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
         let user = state.active(&Owner::User(command.user_id.clone()), command.now);
@@ -146,7 +129,7 @@ impl Carts for Model {
             lifetime: command.lifetime,
             now: command.now,
         });
-        state.remember(command.once, || Outcome::Merged(merged.clone()));
+        state.store_outcome(command.identity, || merged.to_outcome());
         Ok(Done::first(merged))
     }
 
@@ -156,7 +139,7 @@ impl Carts for Model {
             .carts
             .values()
             .filter(|cart| cart.owner == *owner && !cart.is_expired(now))
-            .map(|cart| (place_of_cart(cart), cart.clone()))
+            .map(|cart| (sort_key_of_cart(cart), cart.clone()))
             .collect();
         page(carts, Direction::Falling, &request)
     }
@@ -172,7 +155,7 @@ impl Carts for Model {
             .changes
             .iter()
             .filter(|((of, ..), change)| of == owner && !is_forgotten(change, now))
-            .map(|(_, change)| (place_of_change(change), change.clone()))
+            .map(|(_, change)| (sort_key_of_change(change), change.clone()))
             .collect();
         page(changes, Direction::Rising, &request)
     }
@@ -187,13 +170,8 @@ impl Carts for Model {
         let idle = state
             .carts
             .values()
-            .filter(|cart| !cart.is_expired(now))
-            .filter(|cart| match cart.status {
-                CartStatus::Active => cart.updated_at <= idle_since,
-                CartStatus::Abandoned => cart.merged_into.is_none(),
-                CartStatus::Ordered => false,
-            })
-            .map(|cart| (place_of_cart(cart), cart.clone()))
+            .filter(|cart| !cart.is_expired(now) && cart.is_idle(idle_since))
+            .map(|cart| (sort_key_of_cart(cart), cart.clone()))
             .collect();
         page(idle, Direction::Rising, &request)
     }

@@ -1,22 +1,18 @@
-//! Orders of the model. Every view is a filter over the same rows, so an order is in all of them or in none.
+//! Orders of the model. Every view filters the same rows, so an order is in every view or in none.
 
-use std::collections::BTreeMap;
-
-use mw_domain::cart::CartLifetime;
-use mw_domain::limits::InvalidField;
-use mw_domain::order::{Step, total};
+use mw_domain::carts::CartLifetime;
+use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
 use mw_domain::{
-    Cart, Date, Demand, GeoZone, Money, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Owner, Period,
-    Timestamp, UserId,
+    Cart, Demand, GeoZone, Order, OrderEvent, OrderId, OrderStatus, Owner, Period, Timestamp, UserId,
 };
 
-use super::carts::check_version;
 use super::page::{Direction, page};
-use super::stock::{Change, demands};
+use super::stock::{MovementHeader, demands};
 use super::{Model, State, StoredOrder};
-use crate::once::Outcome;
-use crate::orders::{Basket, PlaceOrder, Sales, SetStatus};
+use crate::carts;
+use crate::idempotency::{Outcome, StoredValue as _};
+use crate::orders::{self, Basket, PlaceOrder, Sales, SalesReport, SetStatus, price_basket};
 use crate::{Done, Orders, Page, PageRequest, Refusal, Result};
 
 /// A cart that an order closes.
@@ -29,74 +25,37 @@ impl State {
             Basket::Lines(lines) => Ok((lines.clone(), None)),
             Basket::Cart { expected_version, lifetime } => {
                 let active = self.active(&Owner::User(command.user_id.clone()), command.now);
-                check_version(active.as_ref(), *expected_version)?;
+                carts::check_version(active.as_ref(), *expected_version)?;
                 let cart = active.filter(|cart| !cart.lines.is_empty()).ok_or(Refusal::CartEmpty)?;
-                let lines = cart
-                    .lines
-                    .iter()
-                    .map(|line| Demand { product_id: line.product_id.clone(), quantity: line.quantity })
-                    .collect();
-                Ok((lines, Some((cart, *lifetime))))
+                Ok((cart.demands(), Some((cart, *lifetime))))
             }
         }
     }
 
-    fn price(&self, lines: &[Demand]) -> Result<(Vec<OrderLine>, Money)> {
-        let mut priced = Vec::new();
-        for line in lines {
-            let product = self
-                .products
-                .get(&line.product_id)
-                .ok_or_else(|| Refusal::ProductNotFound(line.product_id.clone()))?;
-            priced.push(OrderLine {
-                product_id: line.product_id.clone(),
-                name: product.name.clone(),
-                price: product.price,
-                quantity: line.quantity,
-            });
-        }
-        let total = total(&priced)
-            .ok_or_else(|| InvalidField::new("lines", format!("the total is at most {}", Money::MAX)))?;
-        Ok((priced, total))
-    }
-
     fn place(&mut self, command: PlaceOrder) -> Result<Order> {
         let (demands, closing) = self.basket(&command)?;
-        let (lines, total) = self.price(&demands)?;
-        if command.expected_total.is_some_and(|expected| expected != total) {
-            return Err(Refusal::PriceChanged { current: total }.into());
-        }
+        let (lines, total) = price_basket(demands.clone(), |product_id| {
+            Ok(self.products.get(product_id).map(|product| (product.name.clone(), product.price)))
+        })?;
+        command.check_total(total)?;
         let shortages = self.shortages(&demands, &command.geo_zone, command.now);
         if !shortages.is_empty() {
             return Err(Refusal::OutOfStock(shortages).into());
         }
 
-        let change = Change::new(command.order_id.uuid(), Cause::Hold, command.now);
+        let change = MovementHeader::new(command.order_id.uuid(), Cause::Hold, command.now);
         self.move_units(&demands, &command.geo_zone, &change);
         if let Some((mut cart, lifetime)) = closing {
             cart.become_order(command.order_id, command.now, &lifetime);
             self.keep_cart(&cart);
         }
-        let order = Order {
-            order_id: command.order_id,
-            user_id: command.user_id,
-            status: OrderStatus::Created,
-            geo_zone: command.geo_zone,
-            lines,
-            total,
-            delivery_address: command.delivery_address,
-            payment_method: command.payment_method,
-            created_at: command.now,
-            updated_at: command.now,
-            version: 1,
-            pay_by: command.pay_by,
-        };
+        let order = command.into_order(lines, total);
         let stored = StoredOrder { events: vec![order.created_event()], order: order.clone() };
         self.orders.insert(order.order_id, stored);
         Ok(order)
     }
 
-    /// Moves an order and its units to a status that the machine allows.
+    /// Moves an order and its units to a status that the state machine allows.
     fn advance(
         &mut self,
         mut order: Order,
@@ -108,7 +67,7 @@ impl State {
             Step::Stay => return Ok(order),
             Step::Move => {}
             Step::MoveUnits(cause) => {
-                let change = Change::new(order.order_id.uuid(), cause, now);
+                let change = MovementHeader::new(order.order_id.uuid(), cause, now);
                 self.move_units(&demands(&order), &order.geo_zone, &change);
             }
         }
@@ -120,15 +79,15 @@ impl State {
         Ok(order)
     }
 
-    fn orders_where(&self, is_asked: impl Fn(&Order) -> bool, request: &PageRequest) -> Result<Page<Order>> {
+    fn orders_where(&self, is_wanted: impl Fn(&Order) -> bool, request: &PageRequest) -> Result<Page<Order>> {
         let orders = self
             .orders
             .values()
             .map(|stored| &stored.order)
-            .filter(|order| is_asked(order))
+            .filter(|order| is_wanted(order))
             .map(|order| {
-                let place = (order.created_at.as_millis(), order.order_id.to_string());
-                (place, order.clone())
+                let key = (order.created_at.as_millis(), order.order_id.to_string());
+                (key, order.clone())
             })
             .collect();
         page(orders, Direction::Falling, request)
@@ -139,7 +98,7 @@ impl State {
 impl Orders for Model {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
+        let first = state.replay_with(command.identity.as_ref(), command.now, |outcome| match outcome {
             Outcome::Placed(order_id) => {
                 let stored = state.orders.get(order_id)?;
                 Some(stored.order.clone().as_placed())
@@ -149,10 +108,10 @@ impl Orders for Model {
         if let Some(first) = first {
             return Ok(first);
         }
-        state.settle(command.now, usize::MAX);
-        let once = command.once.clone();
+        state.expire_holds(command.now, usize::MAX);
+        let identity = command.identity.clone();
         let order = state.place(command)?;
-        state.remember(once, || Outcome::Placed(order.order_id));
+        state.store_outcome(identity, || Outcome::Placed(order.order_id));
         Ok(Done::first(order))
     }
 
@@ -169,36 +128,30 @@ impl Orders for Model {
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Order(order) => Some(order.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
-        state.settle(command.now, usize::MAX);
+        state.expire_holds(command.now, usize::MAX);
         let order = state
             .orders
             .get(&command.order_id)
             .map(|stored| stored.order.clone())
             .filter(|order| command.of_user.as_ref().is_none_or(|user| *user == order.user_id))
             .ok_or(Refusal::OrderNotFound(command.order_id))?;
-        if command.expected_version.is_some_and(|expected| expected != order.version) {
-            return Err(Refusal::OrderVersion { current: order }.into());
-        }
+        orders::check_version(&order, command.expected_version)?;
         let order = state.advance(order, command.to, command.note, command.now)?;
-        state.remember(command.once, || Outcome::Order(order.clone()));
+        state.store_outcome(command.identity, || order.to_outcome());
         Ok(Done::first(order))
     }
 
-    async fn customer_orders(
+    async fn user_orders(
         &self,
         user_id: &UserId,
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        let is_asked = |order: &Order| order.user_id == *user_id && period.contains(order.created_at);
-        self.state().orders_where(is_asked, &request)
+        let is_wanted = |order: &Order| order.user_id == *user_id && period.contains(order.created_at);
+        self.state().orders_where(is_wanted, &request)
     }
 
     async fn orders(
@@ -207,35 +160,22 @@ impl Orders for Model {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        let is_asked = |order: &Order| {
+        let is_wanted = |order: &Order| {
             geo_zone.is_none_or(|zone| order.geo_zone == *zone) && period.contains(order.created_at)
         };
-        self.state().orders_where(is_asked, &request)
+        self.state().orders_where(is_wanted, &request)
     }
 
     async fn sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
         let state = self.state();
-        let mut sales: BTreeMap<(Date, GeoZone), Sales> = BTreeMap::new();
-        for StoredOrder { order, .. } in state.orders.values() {
-            let is_asked = order.status.is_sale()
-                && period.contains(order.created_at)
-                && geo_zone.is_none_or(|zone| order.geo_zone == *zone);
-            if !is_asked {
-                continue;
-            }
-            let date = order.created_at.date();
-            let row = sales.entry((date, order.geo_zone.clone())).or_insert_with(|| Sales {
-                date,
-                geo_zone: order.geo_zone.clone(),
-                orders: 0,
-                units: 0,
-                revenue: Money::ZERO,
-            });
-            row.orders += 1;
-            row.units += order.units();
-            row.revenue = row.revenue.saturating_add(order.total);
+        let mut report = SalesReport::default();
+        let is_wanted = |order: &Order| {
+            geo_zone.is_none_or(|zone| order.geo_zone == *zone) && period.contains(order.created_at)
+        };
+        for stored in state.orders.values().filter(|stored| is_wanted(&stored.order)) {
+            report.add_order(&stored.order);
         }
-        Ok(sales.into_values().collect())
+        Ok(report.into_sales())
     }
 
     async fn cancel_unpaid(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {

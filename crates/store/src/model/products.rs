@@ -1,15 +1,16 @@
 //! The catalogue of the model.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use mw_domain::product::ProductPatch;
+use mw_domain::products::ProductPatch;
 use mw_domain::{Category, Product, ProductId, Timestamp};
 
 use super::page::{Direction, page};
-use super::stock::Change;
+use super::stock::MovementHeader;
 use super::{Model, State};
-use crate::once::Outcome;
-use crate::products::{Card, CategoryQuery, ImportProduct, Imported, Listed, Put};
+use crate::idempotency::StoredValue as _;
+use crate::products::{CategoryQuery, ImportProduct, Imported, Listed, Put};
 use crate::{Done, Freshness, Page, PageRequest, Products, Refusal, Result};
 
 impl State {
@@ -24,12 +25,12 @@ impl State {
     }
 
     fn listed(&self, product: &Product, query: &CategoryQuery, now: Timestamp) -> Option<Listed> {
-        let is_asked = product.category == query.category
+        let is_wanted = product.category == query.category
             && query.min_price.is_none_or(|min| product.price >= min)
             && query.max_price.is_none_or(|max| product.price <= max);
         let available = query.geo_zone.as_ref().map(|zone| self.available(&product.product_id, zone, now));
         let is_missing = query.in_stock && available == Some(0);
-        (is_asked && !is_missing).then(|| Listed { product: product.clone().into(), available })
+        (is_wanted && !is_missing).then(|| Listed { product: product.clone().into(), available })
     }
 }
 
@@ -57,8 +58,8 @@ impl Products for Model {
         Ok(product)
     }
 
-    async fn product(&self, product_id: &ProductId, _freshness: Freshness) -> Result<Option<Card>> {
-        Ok(self.state().products.get(product_id).cloned().map(Card::from))
+    async fn product(&self, product_id: &ProductId, _freshness: Freshness) -> Result<Option<Arc<Product>>> {
+        Ok(self.state().products.get(product_id).cloned().map(Arc::new))
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
@@ -70,27 +71,22 @@ impl Products for Model {
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Imported { product_id, created } => {
-                Some(Imported { product_id: product_id.clone(), created: *created })
-            }
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
-        state.settle(command.now, usize::MAX);
+        state.expire_holds(command.now, usize::MAX);
         let product_id = command.product.product_id.clone();
         for (zone, on_hand) in &command.stock {
             state.check_on_hand(&product_id, zone, *on_hand, command.now)?;
         }
         for (zone, on_hand) in &command.stock {
-            let change = Change::set(command.op, command.now);
+            let change = MovementHeader::set(command.op, command.now);
             state.put_on_hand(&product_id, zone, *on_hand, change);
         }
         let created = state.put(command.product).created;
-        state.remember(command.once, || Outcome::Imported { product_id: product_id.clone(), created });
-        Ok(Done::first(Imported { product_id, created }))
+        let imported = Imported { product_id, created };
+        state.store_outcome(command.identity, || imported.to_outcome());
+        Ok(Done::first(imported))
     }
 
     async fn category(
@@ -105,8 +101,8 @@ impl Products for Model {
             .products
             .values()
             .filter_map(|product| {
-                let place = (product.price.as_minor(), product.product_id.to_string());
-                Some((place, state.listed(product, query, now)?))
+                let key = (product.price.as_minor(), product.product_id.to_string());
+                Some((key, state.listed(product, query, now)?))
             })
             .collect();
         let direction = if query.descending { Direction::Falling } else { Direction::Rising };

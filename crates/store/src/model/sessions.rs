@@ -5,7 +5,7 @@ use mw_domain::{Session, SessionId, Timestamp, UserId};
 use super::carts::Parties;
 use super::page::{Direction, page};
 use super::{Model, State};
-use crate::once::Outcome;
+use crate::idempotency::StoredValue as _;
 use crate::sessions::{CreateSession, LoggedIn, Login, TouchSession};
 use crate::{Done, Page, PageRequest, Refusal, Result, Sessions};
 
@@ -23,11 +23,7 @@ impl State {
 impl Sessions for Model {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Session(session) => Some(session.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
         let session = command.session;
@@ -35,7 +31,7 @@ impl Sessions for Model {
             return Err(Refusal::SessionBound.into());
         }
         state.keep_session(&session);
-        state.remember(command.once, || Outcome::Session(session.clone()));
+        state.store_outcome(command.identity, || session.to_outcome());
         Ok(Done::first(session))
     }
 
@@ -54,11 +50,7 @@ impl Sessions for Model {
 
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::LoggedIn(logged_in) => Some(logged_in.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
         let mut session = state.live(&command.session_id, command.now).ok_or(Refusal::SessionNotFound)?;
@@ -77,7 +69,7 @@ impl Sessions for Model {
             now: command.now,
         });
         let logged_in = LoggedIn { session, cart: merged.cart };
-        state.remember(command.once, || Outcome::LoggedIn(logged_in.clone()));
+        state.store_outcome(command.identity, || logged_in.to_outcome());
         Ok(Done::first(logged_in))
     }
 
@@ -100,8 +92,8 @@ impl Sessions for Model {
             .values()
             .filter(|session| session.user_id.as_ref() == Some(user_id) && !session.is_expired(now))
             .map(|session| {
-                let place = (-session.created_at.as_millis(), session.session_id.to_string());
-                (place, session.clone())
+                let key = (-session.created_at.as_millis(), session.session_id.to_string());
+                (key, session.clone())
             })
             .collect();
         page(sessions, Direction::Rising, &request)

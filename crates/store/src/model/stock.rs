@@ -1,6 +1,5 @@
-//! Stock of the model: figures, the ledger behind each, and reservations, which stay for a while after they close.
+//! Stock of the model: levels, the ledger of each, and reservations, which stay readable for a while after they close.
 
-use mw_domain::limits::{InvalidField, ON_HAND_MAX};
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Demand, GeoZone, Level, Movement, Order, OrderStatus, ProductId, Reservation, ReservationId,
@@ -8,21 +7,21 @@ use mw_domain::{
 };
 use uuid::Uuid;
 
-use super::{Figure, Model, State};
-use crate::once::Outcome;
-use crate::stock::{Adjust, Audit, Drift, Reserve, SetOnHand};
-use crate::{Done, Freshness, Once, Refusal, Result, Stock};
+use super::{Model, State, StockEntry};
+use crate::idempotency::StoredValue as _;
+use crate::stock::{Adjust, Audit, Drift, Reserve, SetOnHand, adjust_delta, set_delta};
+use crate::{Done, Freshness, Refusal, RequestIdentity, Result, Stock};
 
-/// The ledger's words on a movement, without the units.
+/// A movement of the ledger without its units.
 #[derive(Clone)]
-pub(super) struct Change {
+pub(super) struct MovementHeader {
     pub(super) op: Uuid,
     pub(super) cause: Cause,
     pub(super) note: Option<String>,
     pub(super) now: Timestamp,
 }
 
-impl Change {
+impl MovementHeader {
     pub(super) const fn new(op: Uuid, cause: Cause, now: Timestamp) -> Self {
         Self { op, cause, note: None, now }
     }
@@ -37,14 +36,14 @@ impl State {
         self.reservations.get(&reservation_id).filter(|reservation| now < reservation.forgotten_at()).cloned()
     }
 
-    /// The figures as of `now`: a hold past its time counts as available.
+    /// The stock level as of `now`: a hold past its expiry counts as available.
     pub(super) fn stock_at(
         &self,
         product_id: &ProductId,
         geo_zone: &GeoZone,
         now: Timestamp,
     ) -> Option<ZoneStock> {
-        let figure = self.figures.get(&(product_id.clone(), geo_zone.clone()))?;
+        let entry = self.stock.get(&(product_id.clone(), geo_zone.clone()))?;
         let over: u64 = self
             .reservations
             .values()
@@ -55,14 +54,14 @@ impl State {
             product_id: product_id.clone(),
             geo_zone: geo_zone.clone(),
             level: Level {
-                on_hand: figure.level.on_hand,
-                reserved: figure.level.reserved.saturating_sub(over),
+                on_hand: entry.level.on_hand,
+                reserved: entry.level.reserved.saturating_sub(over),
             },
-            updated_at: figure.updated_at,
+            updated_at: entry.updated_at,
         })
     }
 
-    /// Like [`Self::stock_at`], where a zone without stock has 0.
+    /// Like [`Self::stock_at`]; a zone without stock has 0.
     fn stock_or_none(&self, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> ZoneStock {
         self.stock_at(product_id, geo_zone, now).unwrap_or_else(|| ZoneStock {
             product_id: product_id.clone(),
@@ -76,7 +75,7 @@ impl State {
         self.stock_or_none(product_id, geo_zone, now).level.available()
     }
 
-    /// Every demand the zone cannot meet.
+    /// The demands that the zone cannot meet.
     pub(super) fn shortages(&self, lines: &[Demand], geo_zone: &GeoZone, now: Timestamp) -> Vec<Shortage> {
         lines
             .iter()
@@ -92,13 +91,19 @@ impl State {
             .collect()
     }
 
-    /// Moves a figure and writes the ledger. Callers have checked that the figure can move so.
-    fn move_figure(&mut self, product_id: &ProductId, geo_zone: &GeoZone, delta: Delta, change: Change) {
-        let figure: &mut Figure = self.figures.entry((product_id.clone(), geo_zone.clone())).or_default();
-        debug_assert!(figure.level.moved(delta).is_ok(), "{:?} by {delta:?}", figure.level);
-        figure.level = figure.level.moved(delta).unwrap_or(figure.level);
-        figure.updated_at = figure.updated_at.max(change.now);
-        figure.ledger.push(Movement {
+    /// Moves a level and appends to its ledger. Callers have checked that the level allows the movement.
+    fn move_level(
+        &mut self,
+        product_id: &ProductId,
+        geo_zone: &GeoZone,
+        delta: Delta,
+        change: MovementHeader,
+    ) {
+        let entry: &mut StockEntry = self.stock.entry((product_id.clone(), geo_zone.clone())).or_default();
+        debug_assert!(entry.level.moved(delta).is_ok(), "{:?} by {delta:?}", entry.level);
+        entry.level = entry.level.moved(delta).unwrap_or(entry.level);
+        entry.updated_at = entry.updated_at.max(change.now);
+        entry.ledger.push(Movement {
             at: change.now,
             op: change.op,
             cause: change.cause,
@@ -108,15 +113,15 @@ impl State {
     }
 
     /// Moves the units of an order or a reservation.
-    pub(super) fn move_units(&mut self, lines: &[Demand], geo_zone: &GeoZone, change: &Change) {
+    pub(super) fn move_units(&mut self, lines: &[Demand], geo_zone: &GeoZone, change: &MovementHeader) {
         for line in lines {
             let delta = change.cause.delta(line.quantity);
-            self.move_figure(&line.product_id, geo_zone, delta, change.clone());
+            self.move_level(&line.product_id, geo_zone, delta, change.clone());
         }
     }
 
-    /// Ends up to `limit` holds whose time is over, the oldest first.
-    pub(super) fn settle(&mut self, now: Timestamp, limit: usize) -> usize {
+    /// Closes up to `limit` expired holds, the oldest first.
+    pub(super) fn expire_holds(&mut self, now: Timestamp, limit: usize) -> usize {
         let mut over: Vec<Reservation> = self
             .reservations
             .values()
@@ -138,7 +143,7 @@ impl State {
         cause: Cause,
         now: Timestamp,
     ) -> Reservation {
-        let change = Change::new(hold.reservation_id.uuid(), cause, now);
+        let change = MovementHeader::new(hold.reservation_id.uuid(), cause, now);
         self.move_units(&hold.lines, &hold.geo_zone, &change);
         let mut closed = hold.clone();
         closed.status = status;
@@ -146,7 +151,7 @@ impl State {
         closed
     }
 
-    /// Closes a hold in the asked way; one that was closed in this way already stays as it is.
+    /// Closes a hold with a status; a hold that has this status already is unchanged.
     fn end(
         &mut self,
         reservation_id: ReservationId,
@@ -172,24 +177,22 @@ impl State {
         now: Timestamp,
     ) -> Result<()> {
         let current = self.stock_or_none(product_id, geo_zone, now);
-        if on_hand < current.level.reserved {
-            return Err(Refusal::StockBelowReserved { current }.into());
-        }
+        set_delta(&current, on_hand, None)?;
         Ok(())
     }
 
-    /// Sets what is on hand, as a movement by the difference.
+    /// Sets the units on hand, as a movement by the difference.
     pub(super) fn put_on_hand(
         &mut self,
         product_id: &ProductId,
         geo_zone: &GeoZone,
         on_hand: u64,
-        change: Change,
+        change: MovementHeader,
     ) -> ZoneStock {
         let now = change.now;
         let current = self.stock_or_none(product_id, geo_zone, now).level;
         let delta = Delta { on_hand: on_hand.cast_signed() - current.on_hand.cast_signed(), reserved: 0 };
-        self.move_figure(product_id, geo_zone, delta, change);
+        self.move_level(product_id, geo_zone, delta, change);
         self.stock_or_none(product_id, geo_zone, now)
     }
 
@@ -226,7 +229,7 @@ fn units_of(lines: &[Demand], of_zone: &GeoZone, product_id: &ProductId, geo_zon
         .sum()
 }
 
-/// What an order asks of the stock.
+/// The stock demands of an order.
 pub(super) fn demands(order: &Order) -> Vec<Demand> {
     order
         .lines
@@ -254,58 +257,42 @@ impl Stock for Model {
         now: Timestamp,
     ) -> Result<Vec<ZoneStock>> {
         let state = self.state();
-        let zones = state.figures.keys().filter(|(of, _)| of == product_id);
+        let zones = state.stock.keys().filter(|(of, _)| of == product_id);
         Ok(zones.filter_map(|(_, zone)| state.stock_at(product_id, zone, now)).collect())
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
         let mut state = self.state();
         let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
-        state.settle(now, usize::MAX);
+        state.expire_holds(now, usize::MAX);
         state.known_product(&product_id)?;
-        let current = state.stock_or_none(&product_id, &geo_zone, now);
-        if expected_on_hand.is_some_and(|expected| expected != current.level.on_hand) {
-            return Err(Refusal::StockChanged { current }.into());
-        }
-        state.check_on_hand(&product_id, &geo_zone, on_hand, now)?;
-        Ok(state.put_on_hand(&product_id, &geo_zone, on_hand, Change::set(op, now)))
+        set_delta(&state.stock_or_none(&product_id, &geo_zone, now), on_hand, expected_on_hand)?;
+        Ok(state.put_on_hand(&product_id, &geo_zone, on_hand, MovementHeader::set(op, now)))
     }
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, |outcome| match outcome {
-            Outcome::Stock(stock) => Some(stock.clone()),
-            _ => None,
-        })?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
         let now = command.now;
-        state.settle(now, usize::MAX);
+        state.expire_holds(now, usize::MAX);
         state.known_product(&command.product_id)?;
         let current = state.stock_or_none(&command.product_id, &command.geo_zone, now);
-        let delta = Delta { on_hand: command.delta, reserved: 0 };
-        let Ok(moved) = current.level.moved(delta) else {
-            return Err(Refusal::StockBelowReserved { current }.into());
-        };
-        if command.delta > 0 && moved.on_hand > ON_HAND_MAX {
-            let detail = format!("at most {ON_HAND_MAX} units may be on hand");
-            return Err(InvalidField::new("delta", detail).into());
-        }
-        let change = Change { op: command.op, cause: Cause::Adjust, note: Some(command.reason), now };
-        state.move_figure(&command.product_id, &command.geo_zone, delta, change);
+        let delta = adjust_delta(&current, command.delta)?;
+        let change = MovementHeader { op: command.op, cause: Cause::Adjust, note: Some(command.reason), now };
+        state.move_level(&command.product_id, &command.geo_zone, delta, change);
         let stock = state.stock_or_none(&command.product_id, &command.geo_zone, now);
-        state.remember(command.once, || Outcome::Stock(stock.clone()));
+        state.store_outcome(command.identity, || stock.to_outcome());
         Ok(Done::first(stock))
     }
 
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>> {
         let mut state = self.state();
-        let first = state.recall(command.once.as_ref(), command.now, reservation_in)?;
-        if let Some(first) = first {
+        if let Some(first) = state.replay(command.identity.as_ref(), command.now)? {
             return Ok(first);
         }
-        state.settle(command.now, usize::MAX);
+        state.expire_holds(command.now, usize::MAX);
         let shortages = state.shortages(&command.lines, &command.geo_zone, command.now);
         if !shortages.is_empty() {
             return Err(Refusal::OutOfStock(shortages).into());
@@ -318,10 +305,10 @@ impl Stock for Model {
             created_at: command.now,
             expires_at: command.expires_at,
         };
-        let change = Change::new(reservation.reservation_id.uuid(), Cause::Hold, command.now);
+        let change = MovementHeader::new(reservation.reservation_id.uuid(), Cause::Hold, command.now);
         state.move_units(&reservation.lines, &reservation.geo_zone, &change);
         state.reservations.insert(reservation.reservation_id, reservation.clone());
-        state.remember(command.once, || Outcome::Reservation(reservation.clone()));
+        state.store_outcome(command.identity, || reservation.to_outcome());
         Ok(Done::first(reservation))
     }
 
@@ -341,41 +328,41 @@ impl Stock for Model {
         &self,
         reservation_id: ReservationId,
         now: Timestamp,
-        once: Option<Once>,
+        identity: Option<RequestIdentity>,
     ) -> Result<Done<Reservation>> {
         let mut state = self.state();
-        if let Some(first) = state.recall(once.as_ref(), now, reservation_in)? {
+        if let Some(first) = state.replay(identity.as_ref(), now)? {
             return Ok(first);
         }
-        state.settle(now, usize::MAX);
+        state.expire_holds(now, usize::MAX);
         let confirmed = state.end(reservation_id, ReservationStatus::Confirmed, Cause::Take, now)?;
-        state.remember(once, || Outcome::Reservation(confirmed.clone()));
+        state.store_outcome(identity, || confirmed.to_outcome());
         Ok(Done::first(confirmed))
     }
 
     async fn release(&self, reservation_id: ReservationId, now: Timestamp) -> Result<()> {
         let mut state = self.state();
-        state.settle(now, usize::MAX);
+        state.expire_holds(now, usize::MAX);
         state.end(reservation_id, ReservationStatus::Released, Cause::Release, now)?;
         Ok(())
     }
 
-    async fn settle_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        Ok(self.state().settle(now, limit))
+    async fn expire_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        Ok(self.state().expire_holds(now, limit))
     }
 
     async fn audit(&self, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit> {
         let state = self.state();
         let mut audit = Audit::default();
-        for ((product_id, geo_zone), figure) in &state.figures {
-            audit.figures += 1;
-            audit.movements += figure.ledger.len() as u64;
-            let ledger = figure.ledger.iter().fold(Delta::default(), |sum, movement| Delta {
+        for ((product_id, geo_zone), entry) in &state.stock {
+            audit.levels += 1;
+            audit.movements += entry.ledger.len() as u64;
+            let ledger = entry.ledger.iter().fold(Delta::default(), |sum, movement| Delta {
                 on_hand: sum.on_hand + movement.delta.on_hand,
                 reserved: sum.reserved + movement.delta.reserved,
             });
             let held = state.held(product_id, geo_zone);
-            let recorded = figure.level;
+            let recorded = entry.level;
             let explained = ledger.on_hand == recorded.on_hand.cast_signed()
                 && ledger.reserved == recorded.reserved.cast_signed()
                 && held == recorded.reserved;
@@ -388,15 +375,8 @@ impl Stock for Model {
                     held,
                 });
             }
-            progress(audit.figures);
+            progress(audit.levels);
         }
         Ok(audit)
-    }
-}
-
-fn reservation_in(outcome: &Outcome) -> Option<Reservation> {
-    match outcome {
-        Outcome::Reservation(reservation) => Some(reservation.clone()),
-        _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! The suite goes red: each flaw is found by a named case and by random operations.
+//! The suite detects flaws: each flaw fails a named case and the random operations.
 
 mod flawed;
 
@@ -14,7 +14,7 @@ fn store(flaw: Flaw) -> SharedStore {
     Arc::new(Flawed::new(flaw))
 }
 
-/// What a task that must fail said.
+/// The panic message of a task; `None` if the task succeeds.
 async fn failure(task: impl Future<Output = ()> + 'static) -> Option<String> {
     let local = LocalSet::new();
     let task = local.spawn_local(task);
@@ -23,14 +23,14 @@ async fn failure(task: impl Future<Output = ()> + 'static) -> Option<String> {
     panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
 }
 
-/// Runs until the flaw shows; what the run said then.
+/// Runs random operations until one run fails; returns its panic message.
 async fn found_by_chance(flaw: Flaw) -> Option<String> {
     const RUNS_MAX: u64 = 40;
     for seed in 0..RUNS_MAX {
         let store = store(flaw);
-        let said = failure(async move { random::run(seed, 400, async || Arc::clone(&store)).await }).await;
-        if said.is_some() {
-            return said;
+        let message = failure(async move { random::run(seed, 400, async || Arc::clone(&store)).await }).await;
+        if message.is_some() {
+            return message;
         }
     }
     None
@@ -49,9 +49,9 @@ macro_rules! flaws {
 
             #[tokio::test]
             async fn by_chance() {
-                let said = found_by_chance(Flaw::$flaw).await.expect("no run found the flaw");
+                let message = found_by_chance(Flaw::$flaw).await.expect("no run found the flaw");
                 for part in ["MW_SEED=", " step ", "model: ", "engine: "] {
-                    assert!(said.contains(part), "{part} is not in: {said}");
+                    assert!(message.contains(part), "{part} is not in: {message}");
                 }
             }
         })*
@@ -61,7 +61,7 @@ macro_rules! flaws {
 flaws! {
     a_merge_that_loses_a_line: MergeLosesLine, merge::each_mode_decides_what_is_in_both;
     a_cart_that_expires_late: CartExpiresLate, carts::a_cart_expires_to_the_second;
-    an_order_that_forgets_its_key: OrderForgetsKey, once::a_keyed_order_is_placed_once;
+    an_order_that_forgets_its_key: OrderForgetsKey, idempotency::a_keyed_order_is_placed_once;
     a_refused_hold_that_keeps_units: RefusedHoldKeepsUnits, reservations::all_lines_are_held_or_none;
     equal_prices_that_are_not_reversed: EqualPricesNotReversed, listings::descending_is_the_exact_reverse;
     a_cancelled_order_that_keeps_units: CancelKeepsUnits, statuses::cancelling_gives_back_what_is_held_or_taken;

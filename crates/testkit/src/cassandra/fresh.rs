@@ -1,8 +1,8 @@
-//! Empty stores on the shared cluster, one after another.
+//! Empty stores on the shared cluster.
 //!
-//! Making keyspaces takes seconds, so a few sets of them are made once and emptied before each use. A set is leased by a
-//! locked file: tests of several processes never meet in one.
-#![expect(clippy::expect_used, reason = "a test that cannot be set up must fail")]
+//! Creating keyspaces takes seconds, so a few sets of them are created once and truncated before each use. A set is leased
+//! by a file lock: two tests never use one at the same time, also in different processes.
+#![expect(clippy::expect_used, reason = "a test without its fixture must fail")]
 
 use std::env;
 use std::fs::File;
@@ -19,14 +19,14 @@ use scylla::statement::Statement;
 
 use super::{Shared, shared};
 
-/// Sets of keyspaces; as many tests may run at once.
+/// Sets of keyspaces, and so the number of concurrent tests.
 const SETS: usize = 5;
-/// For what a test did not wait for.
-const LAST_WRITES: Duration = Duration::from_secs(2);
-/// A table that still refuses to be emptied after this is broken.
-const EMPTYING: Duration = Duration::from_mins(1);
+/// Late writes of the previous test have arrived after this time.
+const LATE_WRITES: Duration = Duration::from_secs(2);
+/// A TRUNCATE that takes longer has failed.
+const TRUNCATE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Keyspaces that nobody else uses while this lives.
+/// Keyspaces that no other test uses until this is dropped.
 #[derive(Debug)]
 pub struct Lease {
     options: Options,
@@ -34,9 +34,9 @@ pub struct Lease {
 }
 
 impl Drop for Lease {
-    /// Notes when the keyspaces were last used.
+    /// Records when the keyspaces were last used.
     fn drop(&mut self) {
-        self.lock.set_modified(SystemTime::now()).expect("note the end of a lease");
+        self.lock.set_modified(SystemTime::now()).expect("record the end of a lease");
     }
 }
 
@@ -45,16 +45,16 @@ impl Lease {
     ///
     /// # Panics
     ///
-    /// If the shared cluster is not there or does not do as it is told.
+    /// If the shared cluster is missing or fails.
     pub async fn empty() -> Self {
-        let lease = Self::take().await;
+        let lease = Self::acquire().await;
         let session = connect(&lease.options).await.expect("connect to the shared cluster");
         lease.apply_schema(&session).await;
-        lease.empty_tables(&session).await;
+        lease.truncate_tables(&session).await;
         lease
     }
 
-    /// Keyspaces of a cluster that outlives the tests may have the schema of another day.
+    /// The keyspaces of a long-lived cluster may have an older schema: they are dropped then.
     async fn apply_schema(&self, session: &Session) {
         let schema = self.options.schema();
         let applied = schema.apply(session, &|_| {}).await;
@@ -69,54 +69,54 @@ impl Lease {
         }
     }
 
-    async fn take() -> Self {
+    async fn acquire() -> Self {
         let Shared { contact_points, local_dc } = shared();
         let points: Vec<String> = contact_points.iter().map(ToString::to_string).collect();
         let (set, lock, used) = loop {
-            match unused(&points.concat()) {
+            match least_recently_used(&points.concat()) {
                 Some(found) => break found,
                 None => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
         let idle = used.elapsed().unwrap_or_default();
-        tokio::time::sleep(LAST_WRITES.saturating_sub(idle)).await;
+        tokio::time::sleep(LATE_WRITES.saturating_sub(idle)).await;
         let mut options = Options::new(points, local_dc);
         options.keyspace = format!("mw_test_{set}");
-        // A write that reaches its last replica late would arrive in the next test's keyspaces.
+        // A write that reaches a replica late would appear in the next test's keyspaces.
         for table in Table::ALL {
-            options.policy.set(table.name(), "write", "ALL").expect("a level for writes");
+            options.policy.set(table.name(), "write", "ALL").expect("set the write level");
         }
-        // Test machines are slow at times; what is tested here is not how fast they are.
+        // Test machines are slow at times, and these tests do not measure latency.
         options.request_timeout = Duration::from_secs(10);
         Self { options, lock }
     }
 
-    async fn empty_tables(&self, session: &Session) {
+    async fn truncate_tables(&self, session: &Session) {
         join_all(Table::ALL.iter().map(|table| async {
             let name = format!("{}.{}", table.class().keyspace(&self.options.keyspace), table.name());
             let any = session.query_unpaged(format!("SELECT * FROM {name} LIMIT 1"), ()).await;
-            let rows = any.expect("look into a table").into_rows_result().expect("rows");
-            // Rows that moved within a category leave deletions with small timestamps, which nobody sees and which count.
+            let rows = any.expect("read a table").into_rows_result().expect("rows");
+            // A product that moved within a category leaves tombstones with small timestamps, which no read returns.
             if rows.rows_num() > 0 || *table == Table::ProductsByCategory {
                 let mut truncate = Statement::new(format!("TRUNCATE {name}"));
-                truncate.set_request_timeout(Some(EMPTYING));
-                session.query_unpaged(truncate, ()).await.expect("empty a table");
+                truncate.set_request_timeout(Some(TRUNCATE_TIMEOUT));
+                session.query_unpaged(truncate, ()).await.expect("truncate a table");
             }
         }))
         .await;
     }
 
-    /// How to reach the keyspaces.
+    /// The options of a process on these keyspaces.
     pub const fn options(&self) -> &Options {
         &self.options
     }
 
-    /// How tables are used by stores that are opened from now on.
+    /// The policy of stores that are opened from now on.
     pub const fn policy(&mut self) -> &mut Policy {
         &mut self.options.policy
     }
 
-    /// A process of its own on these keyspaces.
+    /// Opens a store, as a further process on these keyspaces.
     ///
     /// # Panics
     ///
@@ -126,13 +126,13 @@ impl Lease {
     }
 }
 
-/// The set that nobody uses for the longest time, locked, and when it was last used.
-fn unused(cluster: &str) -> Option<(usize, File, SystemTime)> {
+/// The free set that was not used for the longest time, locked, and when it was last used.
+fn least_recently_used(cluster: &str) -> Option<(usize, File, SystemTime)> {
     let mut sets: Vec<(SystemTime, usize, File)> = (0..SETS)
         .map(|set| {
             let path = env::temp_dir().join(format!("mw-test-keyspaces-{cluster}-{set}.lock"));
             let open = File::options().create(true).append(true).open(path);
-            let lock = open.expect("make a lock file");
+            let lock = open.expect("create a lock file");
             let used = lock.metadata().and_then(|data| data.modified()).expect("read a lock file");
             (used, set, lock)
         })
@@ -141,7 +141,7 @@ fn unused(cluster: &str) -> Option<(usize, File, SystemTime)> {
     sets.into_iter().find(|(_, _, lock)| lock.try_lock().is_ok()).map(|(used, set, lock)| (set, lock, used))
 }
 
-/// An empty store, and what it stands on.
+/// An empty store, and the lease of its keyspaces.
 pub async fn fresh() -> (Arc<CassandraStore>, Lease) {
     let lease = Lease::empty().await;
     (lease.open().await, lease)

@@ -1,4 +1,4 @@
-//! What is seen while a run goes on: one line that changes on a terminal, a line now and then elsewhere.
+//! Progress of a run: one line that is rewritten on a terminal, else a line every few seconds.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use mw_loadgen::{Event, Progress};
 
 use crate::terminal;
 
-/// Between two lines where no line can be changed.
+/// Between two lines where a line cannot be rewritten.
 const PAUSE: Duration = Duration::from_secs(10);
 
 pub(super) struct Live {
@@ -34,7 +34,7 @@ impl Live {
     pub(super) fn show(&mut self, event: &Event) {
         match self.mode {
             Mode::Quiet => {}
-            // Nobody is left to be told where standard error is gone.
+            // Without standard error the progress is lost, which is fine.
             Mode::Line => drop(write!(io::stderr().lock(), "\r\x1b[2K{}", line(event))),
             Mode::Log => {
                 if is_news(event) || self.told_at.is_none_or(|at| at.elapsed() >= PAUSE) {
@@ -52,7 +52,7 @@ impl Live {
     }
 }
 
-/// What happens once.
+/// Events that happen once.
 fn is_news(event: &Event) -> bool {
     match event {
         Event::Probed { .. } | Event::Checking { .. } => true,
@@ -63,7 +63,7 @@ fn is_news(event: &Event) -> bool {
 fn line(event: &Event) -> String {
     match event {
         Event::Setup { what, done, total } => format!("setting up {what}: {done} of {total}"),
-        Event::Probed { rate } => format!("the server takes {rate:.0} requests/s"),
+        Event::Probed { rate } => format!("maximum rate: {rate:.0} requests/s"),
         Event::Checking { orders } => format!("reading back {orders} orders and the stock"),
         Event::Second(second) => second_line(second),
     }

@@ -1,4 +1,4 @@
-//! A server for the length of a run: this very program as a process of its own, on a free port, in a temporary directory.
+//! A server for the length of a run: this program as a child process, on a free port, in a temporary directory.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// After being asked to stop.
+/// For the server to stop after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(40);
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Servers that run, to be ended also where nobody can wait any more.
+/// Running servers, to be killed on an immediate exit.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 pub(super) struct OwnServer {
@@ -25,9 +25,9 @@ pub(super) struct OwnServer {
 }
 
 impl OwnServer {
-    /// Its address and directory are settings of the environment, so that `options` come before them.
+    /// Its address and directory are passed in the environment, so that `options` override them.
     pub(super) fn start(options: &[OsString]) -> Result<Self> {
-        let data = TempDir::with_prefix("mw-bench-").context("make a temporary directory")?;
+        let data = TempDir::with_prefix("mw-bench-").context("create a temporary directory")?;
         let program = std::env::current_exe().context("find this program")?;
         let mut child = Command::new(program)
             .arg("serve")
@@ -37,7 +37,7 @@ impl OwnServer {
             .env("MW_LOG__FILTER", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            // Ctrl-C is for this process, which still needs the server for its checks.
+            // Ctrl-C must not reach the server: this process still needs it for its check.
             .process_group(0)
             .spawn()
             .context("start a server")?;
@@ -59,7 +59,7 @@ impl OwnServer {
         &self.url
     }
 
-    /// Lets it finish what is under way, and waits.
+    /// Sends SIGTERM, and waits until requests in flight are finished.
     pub(super) fn stop(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).context("stop the server")?;
         let deadline = Instant::now() + PATIENCE;
@@ -81,13 +81,13 @@ impl Drop for OwnServer {
         if let (Ok(mut running), pid) = (RUNNING.lock(), Pid::from_child(&self.child)) {
             running.retain(|other| *other != pid);
         }
-        // One that has ended already cannot be killed, and needs not be.
+        // Killing a server that has ended fails, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Ends all servers at once, for an exit that runs nothing else.
+/// Kills all servers, for an exit that runs no destructors.
 pub(super) fn kill_all() {
     if let Ok(running) = RUNNING.lock() {
         for pid in running.iter() {

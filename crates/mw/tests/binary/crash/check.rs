@@ -1,4 +1,4 @@
-//! After a restart: settles what was under way when the service died, then compares everything with what was told.
+//! After a restart: resolves the request in flight at the kill, then compares all data with the expected state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -8,14 +8,14 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::Value;
 
-use super::book::{Book, Moves, Order, id_of};
+use super::crash_client::CrashClient;
+use super::expected::{Expected, Moves, Order, id_of};
 use super::op::{Lines, Op, lines_of};
-use super::shopper::Shopper;
 use super::{PRODUCTS, UNITS, ZONES, product};
 use crate::client::Client;
 use crate::process::Server;
 
-/// How many orders are looked at one by one.
+/// How many orders are checked one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
     Sample,
@@ -23,50 +23,50 @@ pub(super) enum Depth {
 }
 
 impl Depth {
-    /// Whether to look at one of so many.
+    /// Whether to check one of `count`.
     fn chooses(self, count: usize, rng: &mut StdRng) -> bool {
         self == Self::Everything || rng.random_range(0..count) < SAMPLE
     }
 }
 
-/// Orders, holds and answers of each shopper that a sample has.
+/// Orders, holds and responses of each client in a sample.
 const SAMPLE: usize = 60;
 
-pub(super) fn all(server: &Server, shoppers: &mut [Shopper], rng: &mut StdRng, depth: Depth) {
+pub(super) fn all(server: &Server, clients: &mut [CrashClient], rng: &mut StdRng, depth: Depth) {
     let mut client = server.client();
-    for shopper in shoppers.iter_mut() {
-        if let Some(op) = shopper.pending.take() {
-            settle(&mut client, &mut shopper.book, &op);
+    for crash_client in clients.iter_mut() {
+        if let Some(op) = crash_client.pending.take() {
+            resolve(&mut client, &mut crash_client.expected, &op);
         }
     }
-    wait_for_short_holds(shoppers);
-    for shopper in shoppers.iter_mut() {
-        carts(&mut client, shopper);
-        for (order_id, known) in &shopper.book.orders {
-            if depth.chooses(shopper.book.orders.len(), rng) {
+    wait_for_short_holds(clients);
+    for crash_client in clients.iter_mut() {
+        carts(&mut client, crash_client);
+        for (order_id, known) in &crash_client.expected.orders {
+            if depth.chooses(crash_client.expected.orders.len(), rng) {
                 order(&mut client, order_id, known);
             }
         }
-        holds(&mut client, &shopper.book, rng, depth);
-        answers(&mut client, shopper);
+        holds(&mut client, &crash_client.expected, rng, depth);
+        replays(&mut client, crash_client);
     }
-    views(&mut client, shoppers);
-    stock(&mut client, shoppers);
+    views(&mut client, clients);
+    stock(&mut client, clients);
 }
 
-/// What was asked and not answered was done whole or not at all; repeated with its key, it is done once.
-fn settle(client: &mut Client, book: &mut Book, op: &Op) {
+/// A request without a response took effect completely or not at all; repeated with its key, it takes effect once.
+fn resolve(client: &mut Client, expected: &mut Expected, op: &Op) {
     let applied = match op {
-        Op::SetLine { .. } | Op::RemoveLine { .. } => return settle_line(client, book, op),
-        Op::Merge { user, session, .. } => merge_was_applied(client, book, user, session),
+        Op::SetLine { .. } | Op::RemoveLine { .. } => return resolve_line(client, expected, op),
+        Op::Merge { user, session, .. } => merge_was_applied(client, expected, user, session),
         Op::Checkout { user, .. } => {
-            let placed = order_was_placed(client, book, user);
+            let placed = order_was_placed(client, expected, user);
             let cart = cart(client, &format!("users/{user}"));
-            let expected = if placed { Lines::new() } else { book.cart(&format!("users/{user}")) };
+            let expected = if placed { Lines::new() } else { expected.cart(&format!("users/{user}")) };
             assert_eq!(cart, expected, "{op:?}: a cart and its order");
             Some(placed)
         }
-        Op::Order { user, .. } => Some(order_was_placed(client, book, user)),
+        Op::Order { user, .. } => Some(order_was_placed(client, expected, user)),
         Op::Status { order_id, from, to, .. } => {
             let status = id_of(&client.get(&format!("/v1/orders/{order_id}")).body, "status");
             assert!([*from, *to].contains(&status.as_str()), "{op:?}: {status}");
@@ -83,14 +83,14 @@ fn settle(client: &mut Client, book: &mut Book, op: &Op) {
     if let Some(applied) = applied {
         assert_eq!(reply.is_replay, applied, "{op:?}: {reply:?}");
     }
-    book.note(op, &reply);
+    expected.note(op, &reply);
 }
 
-fn settle_line(client: &mut Client, book: &mut Book, op: &Op) {
+fn resolve_line(client: &mut Client, expected: &mut Expected, op: &Op) {
     let (Op::SetLine { owner, product, .. } | Op::RemoveLine { owner, product }) = op else {
         panic!("{op:?} changes no line");
     };
-    let before = book.cart(owner);
+    let before = expected.cart(owner);
     let mut after = before.clone();
     match op {
         Op::SetLine { quantity, .. } => after.insert(product.clone(), *quantity),
@@ -98,22 +98,22 @@ fn settle_line(client: &mut Client, book: &mut Book, op: &Op) {
     };
     let found = cart(client, owner);
     assert!(found == before || found == after, "{op:?}: {found:?} is neither {before:?} nor {after:?}");
-    book.carts.insert(owner.clone(), found);
+    expected.carts.insert(owner.clone(), found);
 }
 
-/// `None` where a merge of nothing cannot be told from none.
-fn merge_was_applied(client: &mut Client, book: &Book, user: &str, session: &str) -> Option<bool> {
+/// `None` where a merge of an empty cart leaves no trace.
+fn merge_was_applied(client: &mut Client, expected: &Expected, user: &str, session: &str) -> Option<bool> {
     let owners = [format!("users/{user}"), format!("sessions/{session}")];
-    let before = owners.clone().map(|owner| book.cart(&owner));
-    let after = [book.merged(user, session), Lines::new()];
+    let before = owners.clone().map(|owner| expected.cart(&owner));
+    let after = [expected.merged(user, session), Lines::new()];
     let found = owners.map(|owner| cart(client, &owner));
     assert!(found == before || found == after, "half a merge: {found:?}, {before:?}, {after:?}");
     (before != after).then_some(found == after)
 }
 
-fn order_was_placed(client: &mut Client, book: &Book, user: &str) -> bool {
+fn order_was_placed(client: &mut Client, expected: &Expected, user: &str) -> bool {
     let orders = client.items(&format!("/v1/users/{user}/orders"));
-    let new = orders.iter().filter(|order| !book.orders.contains_key(&id_of(order, "order_id"))).count();
+    let new = orders.iter().filter(|order| !expected.orders.contains_key(&id_of(order, "order_id"))).count();
     assert!(new <= 1, "{new} orders of one call");
     new == 1
 }
@@ -128,18 +128,18 @@ fn cart(client: &mut Client, owner: &str) -> Lines {
     lines_of(&client.get(&format!("/v1/{owner}/cart")).body)
 }
 
-fn wait_for_short_holds(shoppers: &[Shopper]) {
-    let holds = shoppers.iter().flat_map(|shopper| shopper.book.holds.values());
+fn wait_for_short_holds(clients: &[CrashClient]) {
+    let holds = clients.iter().flat_map(|crash_client| crash_client.expected.holds.values());
     if let Some(over_by) = holds.filter_map(|hold| hold.over_by).max() {
         std::thread::sleep(over_by.saturating_duration_since(Instant::now()));
     }
 }
 
-fn carts(client: &mut Client, shopper: &Shopper) {
-    let users = shopper.users().map(|user| format!("users/{user}"));
-    let sessions = shopper.sessions().map(|session| format!("sessions/{session}"));
+fn carts(client: &mut Client, crash_client: &CrashClient) {
+    let users = crash_client.users().map(|user| format!("users/{user}"));
+    let sessions = crash_client.sessions().map(|session| format!("sessions/{session}"));
     for owner in users.chain(sessions) {
-        assert_eq!(cart(client, &owner), shopper.book.cart(&owner), "the cart of {owner}");
+        assert_eq!(cart(client, &owner), crash_client.expected.cart(&owner), "the cart of {owner}");
     }
 }
 
@@ -155,9 +155,9 @@ fn order(client: &mut Client, order_id: &str, known: &Order) {
     assert_eq!(events[0]["to"], known.status, "{order_id}: {events:?}");
 }
 
-fn holds(client: &mut Client, book: &Book, rng: &mut StdRng, depth: Depth) {
-    for (reservation_id, hold) in &book.holds {
-        if depth.chooses(book.holds.len(), rng) {
+fn holds(client: &mut Client, expected: &Expected, rng: &mut StdRng, depth: Depth) {
+    for (reservation_id, hold) in &expected.holds {
+        if depth.chooses(expected.holds.len(), rng) {
             let found = client.get(&format!("/v1/reservations/{reservation_id}"));
             let expected = if hold.over_by.is_some() { "expired" } else { hold.status };
             assert_eq!(found.body["status"], expected, "{reservation_id}: {found:?}");
@@ -165,22 +165,22 @@ fn holds(client: &mut Client, book: &Book, rng: &mut StdRng, depth: Depth) {
     }
 }
 
-fn answers(client: &mut Client, shopper: &mut Shopper) {
-    for (call, first) in shopper.sample_of_answers(SAMPLE) {
+fn replays(client: &mut Client, crash_client: &mut CrashClient) {
+    for (call, first) in crash_client.sample_of_responses(SAMPLE) {
         let again = client.call(&call);
         assert!(again.is_success() && again.is_replay, "{call:?}: {again:?}");
         assert_eq!(again.body, first, "{call:?}");
     }
 }
 
-/// Every view has the same orders, and no other.
-fn views(client: &mut Client, shoppers: &[Shopper]) {
+/// Every view has the same orders and no others.
+fn views(client: &mut Client, clients: &[CrashClient]) {
     let mut by_user: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     let mut by_zone: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut all = BTreeSet::new();
-    for shopper in shoppers {
-        by_user.extend(shopper.users().map(|user| (user, BTreeSet::new())));
-        for (order_id, order) in &shopper.book.orders {
+    for crash_client in clients {
+        by_user.extend(crash_client.users().map(|user| (user, BTreeSet::new())));
+        for (order_id, order) in &crash_client.expected.orders {
             by_user.entry(order.user.clone()).or_default().insert(order_id);
             by_zone.entry(order.zone).or_default().insert(order_id);
             all.insert(order_id.as_str());
@@ -197,7 +197,7 @@ fn views(client: &mut Client, shoppers: &[Shopper]) {
     for zone in ZONES {
         let expected = by_zone.remove(zone).unwrap_or_default();
         assert_view(client, &format!("/v1/orders?{period}&geo_zone={zone}"), &expected);
-        sales(client, shoppers, &period, zone);
+        sales(client, clients, &period, zone);
     }
 }
 
@@ -210,7 +210,7 @@ fn assert_view(client: &mut Client, path: &str, expected: &BTreeSet<&str>) {
     assert!(missing.is_empty() && unknown.is_empty(), "{path}: missing {missing:?}, unknown {unknown:?}");
 }
 
-fn sales(client: &mut Client, shoppers: &[Shopper], period: &str, zone: &str) {
+fn sales(client: &mut Client, clients: &[CrashClient], period: &str, zone: &str) {
     let report = client.get(&format!("/v1/reports/sales?{period}&geo_zone={zone}")).body;
     let days = report["items"].as_array().unwrap();
     let sum = |read: fn(&Value) -> i64| days.iter().map(read).sum::<i64>();
@@ -219,7 +219,7 @@ fn sales(client: &mut Client, shoppers: &[Shopper], period: &str, zone: &str) {
         sum(|day| day["units"].as_i64().unwrap()),
         sum(|day| minor(&day["revenue"])),
     ];
-    let sold = shoppers.iter().flat_map(|shopper| shopper.book.orders.values());
+    let sold = clients.iter().flat_map(|crash_client| crash_client.expected.orders.values());
     let sold = sold.filter(|order| order.zone == zone && order.is_sale());
     let expected = sold.fold([0; 3], |[orders, units, revenue], order| {
         [orders + 1, units + order.units(), revenue + order.total_minor()]
@@ -232,11 +232,11 @@ fn minor(money: &Value) -> i64 {
     amount.replace('.', "").parse().unwrap()
 }
 
-/// Every unit is on hand, or reserved, or left with somebody who was told so.
-fn stock(client: &mut Client, shoppers: &[Shopper]) {
+/// Every unit is on hand, reserved, or part of an acknowledged paid order.
+fn stock(client: &mut Client, clients: &[CrashClient]) {
     let mut moves = Moves::new();
-    for shopper in shoppers {
-        shopper.book.add_moves(&mut moves);
+    for crash_client in clients {
+        crash_client.expected.add_moves(&mut moves);
     }
     for product in (0..PRODUCTS).map(product) {
         for zone in ZONES {

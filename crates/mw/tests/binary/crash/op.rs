@@ -1,4 +1,4 @@
-//! What a shopper can ask for.
+//! The operations of a client.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,7 @@ impl Op {
         }
     }
 
-    /// Whether the shop's rules may say no to it with this code.
+    /// Whether the rules of the shop may refuse it with this code.
     pub(super) fn may_be_refused(&self, code: &str) -> bool {
         match self {
             Self::Checkout { .. } => ["cart_empty", "out_of_stock"].contains(&code),

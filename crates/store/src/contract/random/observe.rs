@@ -1,42 +1,47 @@
-//! Everything a reader can see of a store, as questions and answers.
+//! The whole visible state of a store: every read of the contract with its result, as text.
 
 use std::fmt::Debug;
 
 use mw_domain::{Money, Period, Timestamp};
 
-use super::step::{shown, timeless};
+use super::step::{describe, timeless};
 use super::world::World;
-use crate::contract::given::walk;
+use crate::contract::fixtures::walk;
 use crate::products::CategoryQuery;
 use crate::{Freshness, Result, Store};
 
-type Answers = Vec<(String, String)>;
+type Observations = Vec<(String, String)>;
 
-/// Asks about every name the world has, in pages of `limit`.
-pub(super) async fn everything(store: &dyn Store, world: &World, now: Timestamp, limit: usize) -> Answers {
-    let mut answers = Vec::new();
-    let mut asker = Asker { store, world, now, limit, answers: &mut answers };
-    asker.carts().await;
-    asker.sessions().await;
-    asker.products().await;
-    asker.stock().await;
-    asker.reservations().await;
-    asker.orders().await;
-    asker.audit().await;
-    answers
+/// Reads every name of the world, lists in pages of `limit`.
+pub(super) async fn everything(
+    store: &dyn Store,
+    world: &World,
+    now: Timestamp,
+    limit: usize,
+) -> Observations {
+    let mut observations = Vec::new();
+    let mut observer = Observer { store, world, now, limit, observations: &mut observations };
+    observer.carts().await;
+    observer.sessions().await;
+    observer.products().await;
+    observer.stock().await;
+    observer.reservations().await;
+    observer.orders().await;
+    observer.audit().await;
+    observations
 }
 
-struct Asker<'a> {
+struct Observer<'a> {
     store: &'a dyn Store,
     world: &'a World,
     now: Timestamp,
     limit: usize,
-    answers: &'a mut Answers,
+    observations: &'a mut Observations,
 }
 
-impl Asker<'_> {
-    fn note<T: Debug>(&mut self, question: String, answer: Result<T>) {
-        self.answers.push((question, shown(answer)));
+impl Observer<'_> {
+    fn note<T: Debug>(&mut self, subject: String, result: Result<T>) {
+        self.observations.push((subject, describe(result)));
     }
 
     async fn carts(&mut self) {
@@ -51,7 +56,7 @@ impl Asker<'_> {
         for idle_for in [0, 3_600] {
             let since = now.minus_seconds(idle_for);
             let idle = walk(limit, async |request| store.idle_carts(since, now, request).await).await;
-            // Their order is the engine's.
+            // The engine chooses their order.
             let sorted = idle.map(|mut carts| {
                 carts.sort_by_key(|cart| cart.cart_id);
                 carts
@@ -74,13 +79,13 @@ impl Asker<'_> {
     async fn products(&mut self) {
         let (store, now, limit) = (self.store, self.now, self.limit);
         for id in &self.world.products {
-            self.note(format!("product {id}"), store.product(id, Freshness::Full).await);
+            self.note(format!("product {id}"), store.product(id, Freshness::Latest).await);
         }
         let categories = walk(limit, async |request| store.categories(request).await).await;
         self.note("categories".to_owned(), categories);
         for query in self.queries() {
             let listed =
-                walk(limit, async |request| store.category(&query, Freshness::Full, now, request).await);
+                walk(limit, async |request| store.category(&query, Freshness::Latest, now, request).await);
             let listed = listed.await;
             self.note(format!("{query:?}"), listed);
         }
@@ -118,11 +123,11 @@ impl Asker<'_> {
     async fn stock(&mut self) {
         let (store, now) = (self.store, self.now);
         for id in &self.world.products {
-            let zones = store.product_stock(id, Freshness::Full, now).await;
+            let zones = store.product_stock(id, Freshness::Latest, now).await;
             let zones = zones.map(|zones| zones.into_iter().map(timeless).collect::<Vec<_>>());
             self.note(format!("stock of {id}"), zones);
             for zone in &self.world.zones {
-                let stock = store.zone_stock(id, zone, Freshness::Full, now).await;
+                let stock = store.zone_stock(id, zone, Freshness::Latest, now).await;
                 self.note(format!("stock of {id} in {zone}"), stock.map(|stock| stock.map(timeless)));
             }
         }
@@ -147,8 +152,7 @@ impl Asker<'_> {
         ];
         for period in periods {
             for id in &self.world.users {
-                let orders =
-                    walk(limit, async |request| store.customer_orders(id, period, request).await).await;
+                let orders = walk(limit, async |request| store.user_orders(id, period, request).await).await;
                 self.note(format!("orders of {id} in {period:?}"), orders);
             }
             let zones = self.world.zones.iter().map(Some).chain([None]);
@@ -160,9 +164,9 @@ impl Asker<'_> {
         }
     }
 
-    /// How many movements the ledger has is the engine's own: it may carry old ones forward as a sum.
+    /// The number of movements is not compared: an engine may compact its ledger.
     async fn audit(&mut self) {
         let audit = self.store.audit(&|_| ()).await;
-        self.note("audit".to_owned(), audit.map(|audit| (audit.figures, audit.drifts)));
+        self.note("audit".to_owned(), audit.map(|audit| (audit.levels, audit.drifts)));
     }
 }

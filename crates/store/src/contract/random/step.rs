@@ -1,8 +1,8 @@
-//! One operation, and an answer to it that can be compared.
+//! One operation, and its result in comparable form.
 
 use std::fmt::Debug;
 
-use mw_domain::product::ProductPatch;
+use mw_domain::products::ProductPatch;
 use mw_domain::{Product, ProductId, ReservationId, SessionId, Timestamp, UserId, ZoneStock};
 
 use crate::carts::{Abandon, Merge, RemoveLine, SetLine};
@@ -10,11 +10,11 @@ use crate::orders::{PlaceOrder, SetStatus};
 use crate::products::ImportProduct;
 use crate::sessions::{CreateSession, Login, TouchSession};
 use crate::stock::{Adjust, Reserve, SetOnHand};
-use crate::{Done, Once, Refusal, Result, Store, StoreError};
+use crate::{Done, Refusal, RequestIdentity, Result, Store, StoreError};
 
-/// Enough for all that can be due in a run, so that it does not matter which come first.
+/// Enough for every timer of a run, so that the order of timers does not matter.
 const DUE_MAX: usize = 100_000;
-const CLEANED_MAX: usize = 7;
+const PURGED_MAX: usize = 7;
 const REFUSED: &str = "refused: ";
 
 #[derive(Debug, Clone)]
@@ -35,63 +35,65 @@ pub(super) enum Step {
     SetOnHand(SetOnHand),
     Adjust(Adjust),
     Reserve(Reserve),
-    Confirm(ReservationId, Timestamp, Option<Once>),
+    Confirm(ReservationId, Timestamp, Option<RequestIdentity>),
     Release(ReservationId, Timestamp),
     PlaceOrder(PlaceOrder),
     SetStatus(SetStatus),
     CancelUnpaid(Timestamp),
-    SettleExpired(Timestamp),
-    Clean(Timestamp),
+    ExpireReservations(Timestamp),
+    PurgeExpired(Timestamp),
 }
 
 impl Step {
     pub(super) async fn apply(&self, store: &dyn Store) -> String {
         match self.clone() {
-            Self::SetLine(command) => shown(store.set_line(command).await),
-            Self::RemoveLine(command) => shown(store.remove_line(command).await),
-            Self::Abandon(command) => shown(store.abandon(command).await),
-            Self::Merge(command) => shown(store.merge(command).await),
-            Self::CreateSession(command) => shown(store.create_session(command).await),
-            Self::TouchSession(command) => shown(store.touch_session(command).await),
-            Self::Login(command) => shown(store.login(command).await),
-            Self::DeleteSession(id, now) => shown(store.delete_session(&id, now).await),
-            Self::RevokeSessions(id, now) => shown(store.revoke_sessions(&id, now).await),
-            Self::PutProduct(product) => shown(store.put_product(product).await),
-            Self::PatchProduct(id, patch, now) => shown(store.patch_product(&id, patch, now).await),
-            Self::DeleteProduct(id) => shown(store.delete_product(&id).await),
-            Self::ImportProduct(command) => shown(store.import_product(command).await),
-            Self::SetOnHand(command) => shown(store.set_on_hand(command).await.map(timeless)),
+            Self::SetLine(command) => describe(store.set_line(command).await),
+            Self::RemoveLine(command) => describe(store.remove_line(command).await),
+            Self::Abandon(command) => describe(store.abandon(command).await),
+            Self::Merge(command) => describe(store.merge(command).await),
+            Self::CreateSession(command) => describe(store.create_session(command).await),
+            Self::TouchSession(command) => describe(store.touch_session(command).await),
+            Self::Login(command) => describe(store.login(command).await),
+            Self::DeleteSession(id, now) => describe(store.delete_session(&id, now).await),
+            Self::RevokeSessions(id, now) => describe(store.revoke_sessions(&id, now).await),
+            Self::PutProduct(product) => describe(store.put_product(product).await),
+            Self::PatchProduct(id, patch, now) => describe(store.patch_product(&id, patch, now).await),
+            Self::DeleteProduct(id) => describe(store.delete_product(&id).await),
+            Self::ImportProduct(command) => describe(store.import_product(command).await),
+            Self::SetOnHand(command) => describe(store.set_on_hand(command).await.map(timeless)),
             Self::Adjust(command) => {
                 let done = store.adjust(command).await;
-                shown(done.map(|done| Done { value: timeless(done.value), replayed: done.replayed }))
+                describe(done.map(|done| Done { value: timeless(done.value), replayed: done.replayed }))
             }
-            Self::Reserve(command) => shown(store.reserve(command).await),
-            Self::Confirm(id, now, once) => shown(store.confirm(id, now, once).await),
-            Self::Release(id, now) => shown(store.release(id, now).await),
-            Self::PlaceOrder(command) => shown(store.place_order(command).await),
-            Self::SetStatus(command) => shown(store.set_status(command).await),
-            Self::CancelUnpaid(now) => shown(store.cancel_unpaid(now, "not paid", DUE_MAX).await),
-            // How many there were to settle or to clean depends on when the engine did it before.
-            Self::SettleExpired(now) => shown(store.settle_expired(now, DUE_MAX).await.map(drop)),
-            Self::Clean(now) => shown(store.clean(now, CLEANED_MAX).await.map(drop)),
+            Self::Reserve(command) => describe(store.reserve(command).await),
+            Self::Confirm(id, now, identity) => describe(store.confirm(id, now, identity).await),
+            Self::Release(id, now) => describe(store.release(id, now).await),
+            Self::PlaceOrder(command) => describe(store.place_order(command).await),
+            Self::SetStatus(command) => describe(store.set_status(command).await),
+            Self::CancelUnpaid(now) => describe(store.cancel_unpaid(now, "not paid", DUE_MAX).await),
+            // The counts are not compared: they depend on when the engine expired or purged rows by itself.
+            Self::ExpireReservations(now) => {
+                describe(store.expire_reservations(now, DUE_MAX).await.map(drop))
+            }
+            Self::PurgeExpired(now) => describe(store.purge_expired(now, PURGED_MAX).await.map(drop)),
         }
     }
 }
 
-/// The answer as text, without what is the engine's own.
-pub(super) fn shown<T: Debug>(answer: Result<T>) -> String {
-    match answer {
+/// The result as text, without the parts that an engine may choose.
+pub(super) fn describe<T: Debug>(result: Result<T>) -> String {
+    match result {
         Ok(value) => format!("{value:?}"),
         Err(error) => format!("{REFUSED}{:?}", comparable(error)),
     }
 }
 
-/// Whether an answer tells of something done just now.
-pub(super) fn is_done(answer: &str) -> bool {
-    !answer.starts_with(REFUSED) && !answer.ends_with("replayed: true }")
+/// Whether a result is of a command that was applied now, not refused and not replayed.
+pub(super) fn is_done(result: &str) -> bool {
+    !result.starts_with(REFUSED) && !result.ends_with("replayed: true }")
 }
 
-/// A figure without its time, which also moves when an expired hold is settled, whenever that is.
+/// A stock level without `updated_at`, which also moves when the engine closes an expired hold.
 pub(super) fn timeless(stock: ZoneStock) -> ZoneStock {
     ZoneStock { updated_at: Timestamp::EPOCH, ..stock }
 }

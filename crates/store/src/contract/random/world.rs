@@ -1,9 +1,9 @@
-//! The small world that random operations happen in: its names, its time, and what may happen next.
+//! The state of the generator: a few names, the time, and the choice of the next operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mw_domain::limits::RESERVATION_HISTORY_DAYS;
-use mw_domain::product::ProductPatch;
+use mw_domain::products::ProductPatch;
 use mw_domain::{
     Attributes, CartId, Category, Demand, GeoZone, IdempotencyKey, MergeMode, Money, OrderId, OrderStatus,
     Owner, Product, ProductId, ReservationId, Session, SessionId, Timestamp, UserId,
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::step::Step;
 use crate::carts::{Abandon, Merge, RemoveLine, SetLine};
-use crate::contract::given::{
+use crate::contract::fixtures::{
     DAY, HOUR, KEY_LIFE, LIFETIME, MINUTE, PAYMENT_WINDOW, SESSION_LIFETIME, at, category, product_id,
     session_id, user_id, zone,
 };
@@ -23,9 +23,9 @@ use crate::orders::{Basket, PlaceOrder, SetStatus};
 use crate::products::ImportProduct;
 use crate::sessions::{CreateSession, Login, TouchSession};
 use crate::stock::{Adjust, Reserve, SetOnHand};
-use crate::{Fingerprint, Once};
+use crate::{Fingerprint, RequestIdentity};
 
-/// Orders and reservations that later steps may speak of.
+/// Orders and reservations that later steps may refer to.
 const REMEMBERED_MAX: usize = 60;
 
 pub(super) struct World {
@@ -38,7 +38,7 @@ pub(super) struct World {
     pub(super) categories: Vec<Category>,
     pub(super) orders: Vec<OrderId>,
     pub(super) reservations: Vec<ReservationId>,
-    /// Instants at which something that was made expires.
+    /// Instants at which a created row expires.
     deadlines: BTreeSet<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl World {
             now: start,
             users: ["u1", "u2", "u3"].map(user_id).into(),
             sessions: ["s1", "s2", "s3", "s4"].map(session_id).into(),
-            // One is the beginning of another, and one is never put.
+            // One id is a prefix of another, and one product is never put.
             products: ["p", "p1", "p10", "q", "r", "never"].map(product_id).into(),
             zones: ["north", "north-east"].map(zone).into(),
             categories: ["phones", "Чехлы"].map(category).into(),
@@ -74,7 +74,7 @@ impl World {
         self.rng.random_range(1..6)
     }
 
-    /// Lets some time pass and decides what happens then.
+    /// Advances the time and chooses the next step.
     pub(super) fn step(&mut self) -> Step {
         self.pass_time();
         match self.rng.random_range(0..100) {
@@ -84,12 +84,12 @@ impl World {
             50..69 => self.of_stock(),
             69..94 => self.of_orders(),
             94..96 => Step::CancelUnpaid(self.now),
-            96..98 => Step::SettleExpired(self.now),
-            _ => Step::Clean(self.now),
+            96..98 => Step::ExpireReservations(self.now),
+            _ => Step::PurgeExpired(self.now),
         }
     }
 
-    /// Takes note of what a step made, and now and then of what it failed to make.
+    /// Remembers the ids that a step created, and sometimes ids that it failed to create.
     pub(super) fn learn(&mut self, step: &Step, is_done: bool) {
         if !is_done && self.rng.random_bool(0.95) {
             return;
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Often none at all, sometimes to the very instant of an expiry or just before it.
+    /// Often by nothing, sometimes to the exact instant of an expiry or just before it.
     fn pass_time(&mut self) {
         let (now, rng) = (self.now, &mut self.rng);
         self.now = match rng.random_range(0..1_000) {
@@ -146,15 +146,19 @@ impl World {
         if self.rng.random() { Owner::User(self.user()) } else { Owner::Session(self.session()) }
     }
 
-    /// Mostly one that gets a card.
+    /// Mostly a product that may be in the catalogue.
     fn product(&mut self) -> ProductId {
-        if self.rng.random_bool(0.95) { self.card() } else { Self::pick(&mut self.rng, &self.products) }
+        if self.rng.random_bool(0.95) {
+            self.known_product()
+        } else {
+            Self::pick(&mut self.rng, &self.products)
+        }
     }
 
-    /// A product that gets a card.
-    fn card(&mut self) -> ProductId {
-        let cards = self.products.len() - 1;
-        Self::pick(&mut self.rng, &self.products[..cards])
+    /// A product that may be in the catalogue.
+    fn known_product(&mut self) -> ProductId {
+        let known = self.products.len() - 1;
+        Self::pick(&mut self.rng, &self.products[..known])
     }
 
     fn zone(&mut self) -> GeoZone {
@@ -183,15 +187,15 @@ impl World {
         self.rng.random_bool(0.2).then(|| self.rng.random_range(0..5))
     }
 
-    /// One of few keys, mostly the noun's own; the noun is part of the fingerprint, as a request's path is.
-    fn once(&mut self, noun: u8) -> Option<Once> {
+    /// One of few keys, mostly one of the noun; the noun is part of the fingerprint, as the path of a request is.
+    fn identity(&mut self, noun: u8) -> Option<RequestIdentity> {
         if self.rng.random_bool(0.6) {
             return None;
         }
         let space = if self.rng.random_bool(0.85) { noun } else { 0 };
         let key = format!("{space}-{}", self.rng.random_range(0..2));
         let keep_until = self.due_in(KEY_LIFE);
-        Some(Once {
+        Some(RequestIdentity {
             key: IdempotencyKey::parse(&key).unwrap(),
             fingerprint: Fingerprint([noun * 2 + u8::from(self.rng.random_bool(0.15)); 32]),
             keep_until,
@@ -200,7 +204,7 @@ impl World {
 
     fn demands(&mut self) -> Vec<Demand> {
         let count = self.rng.random_range(1..4);
-        // The last one is never put.
+        // The last product is never put.
         let known = self.products.len() - usize::from(self.rng.random_bool(0.95));
         let products: Vec<ProductId> =
             self.products[..known].choose_multiple(&mut self.rng, count).cloned().collect();
@@ -230,8 +234,8 @@ impl World {
                 now,
             }),
             8 => {
-                let once = self.once(1);
-                Step::Abandon(Abandon { owner, expected_version, lifetime: LIFETIME, now, once })
+                let identity = self.identity(1);
+                Step::Abandon(Abandon { owner, expected_version, lifetime: LIFETIME, now, identity })
             }
             _ => Step::Merge(Merge {
                 user_id: self.user(),
@@ -241,7 +245,7 @@ impl World {
                 expected_version,
                 lifetime: LIFETIME,
                 now,
-                once: self.once(2),
+                identity: self.identity(2),
             }),
         }
     }
@@ -263,7 +267,7 @@ impl World {
                     last_activity: now,
                     expires_at,
                 };
-                Step::CreateSession(CreateSession { session, made_of: None, now, once: self.once(3) })
+                Step::CreateSession(CreateSession { session, id_seed: None, now, identity: self.identity(3) })
             }
             5..8 => {
                 let session_id = self.session();
@@ -278,7 +282,7 @@ impl World {
                 session_lifetime: SESSION_LIFETIME,
                 cart_lifetime: LIFETIME,
                 now,
-                once: self.once(4),
+                identity: self.identity(4),
             }),
             12 => Step::DeleteSession(self.session(), now),
             _ => Step::RevokeSessions(self.user(), now),
@@ -301,9 +305,9 @@ impl World {
         Money::from_minor(Self::pick(&mut self.rng, &[0, 100, 100, 250, 251, 99_999]))
     }
 
-    fn new_card(&mut self) -> Product {
+    fn new_product(&mut self) -> Product {
         Product {
-            product_id: self.card(),
+            product_id: self.known_product(),
             name: format!("name {}", self.rng.random_range(0..3)),
             category: self.category(),
             price: self.price(),
@@ -317,7 +321,7 @@ impl World {
     fn of_products(&mut self) -> Step {
         let now = self.now;
         match self.rng.random_range(0..12) {
-            0..5 => Step::PutProduct(self.new_card()),
+            0..5 => Step::PutProduct(self.new_product()),
             5..8 => {
                 let patch = ProductPatch {
                     price: self.rng.random::<bool>().then(|| self.price()),
@@ -325,20 +329,20 @@ impl World {
                     name: self.rng.random_bool(0.1).then(String::new),
                     ..ProductPatch::default()
                 };
-                Step::PatchProduct(self.card(), patch, now)
+                Step::PatchProduct(self.known_product(), patch, now)
             }
-            8 => Step::DeleteProduct(self.card()),
+            8 => Step::DeleteProduct(self.known_product()),
             _ => {
                 let count = self.rng.random_range(0..3);
                 let zones: Vec<GeoZone> = self.zones.iter().take(count).cloned().collect();
                 let stock = zones.into_iter().map(|zone| (zone, self.on_hand())).collect();
-                let product = self.new_card();
+                let product = self.new_product();
                 Step::ImportProduct(ImportProduct {
                     product,
                     stock,
                     op: self.uuid(),
                     now,
-                    once: self.once(5),
+                    identity: self.identity(5),
                 })
             }
         }
@@ -362,7 +366,7 @@ impl World {
                 reason: "counted".to_owned(),
                 op: self.uuid(),
                 now,
-                once: self.once(6),
+                identity: self.identity(6),
             }),
             4..7 => {
                 let id = ReservationId::new(self.uuid());
@@ -374,14 +378,14 @@ impl World {
                     lines: self.demands(),
                     expires_at: self.due_in(ttl),
                     now,
-                    once: self.once(7),
+                    identity: self.identity(7),
                 })
             }
             part => {
                 let unknown = ReservationId::new(self.uuid());
                 let young = self.reservations.len().saturating_sub(6);
                 let id = self.reservations[young..].choose(&mut self.rng).copied().unwrap_or(unknown);
-                if part < 9 { Step::Confirm(id, now, self.once(8)) } else { Step::Release(id, now) }
+                if part < 9 { Step::Confirm(id, now, self.identity(8)) } else { Step::Release(id, now) }
             }
         }
     }
@@ -410,13 +414,13 @@ impl World {
             payment_method: self.rng.random::<bool>().then(|| "card".to_owned()),
             pay_by: self.due_in(PAYMENT_WINDOW),
             now: self.now,
-            once: self.once(9),
+            identity: self.identity(9),
         })
     }
 
     fn moving(&mut self) -> Step {
         let unknown = OrderId::new(self.uuid());
-        // Mostly a young order: an old one has gone its way.
+        // Mostly a recent order: an old one has reached a final status.
         let young = self.orders.len().saturating_sub(5);
         let among = if self.rng.random_bool(0.8) { &self.orders[young..] } else { &self.orders[..] };
         let order_id = among.choose(&mut self.rng).copied().unwrap_or(unknown);
@@ -434,12 +438,12 @@ impl World {
             note: self.rng.random_bool(0.3).then(|| "note".to_owned()),
             expected_version: self.expected_version(),
             now: self.now,
-            once: self.once(10),
+            identity: self.identity(10),
         })
     }
 }
 
-/// Keeps the newest; an old one is forgotten to keep looks short.
+/// Keeps the newest ids only, so that comparisons stay short.
 fn remember<T>(known: &mut Vec<T>, new: T) {
     if known.len() == REMEMBERED_MAX {
         known.remove(0);

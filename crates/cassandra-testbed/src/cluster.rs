@@ -1,0 +1,275 @@
+//! A cluster that ends with this process: its start, and the operations on the whole of it.
+
+use crate::cache::{self, Lock};
+use crate::error::Result;
+use crate::launch::Launcher;
+use crate::network::{self, ClaimedNetwork};
+use crate::node::{Node, NodeState};
+use crate::options::{ClusterOptions, plans};
+use crate::tls::{self, Certificates};
+use crate::watchdog::Watchdog;
+use crate::{CQL_PORT, archive, log};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+#[derive(Debug)]
+pub struct Cluster {
+    options: ClusterOptions,
+    node_states: Vec<NodeState>,
+    pub(crate) launch: Launcher,
+    certificates: Option<Certificates>,
+    watchdog: Watchdog,
+    outlives_terminal: bool,
+    /// Dropped after the watchdog: the directory is removed after the processes that write to it.
+    _home: ClusterDir,
+    _network: ClaimedNetwork,
+}
+
+/// The directory of a cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterDir {
+    pub(crate) dir: PathBuf,
+    /// `None` if the directory is kept.
+    owner_lock: Option<Lock>,
+}
+
+impl Cluster {
+    /// Starts the nodes and waits until they accept clients and see each other. After a failure no node is left running,
+    /// and the error has the end of the log of the node that failed.
+    pub fn start(options: ClusterOptions) -> Result<Self> {
+        options.check()?;
+        let root = cache::root()?;
+        let home = ClusterDir::temporary(&root, &options.name)?;
+        Self::start_in(options, home, false)
+    }
+
+    pub(crate) fn start_in(
+        options: ClusterOptions,
+        home: ClusterDir,
+        outlives_terminal: bool,
+    ) -> Result<Self> {
+        let root = cache::root()?;
+        let launch = Launcher::prepare(&root, options.report)?;
+        let launch = archive::equip(launch, &root, options.report);
+        Self::start_on(launch, options, home, outlives_terminal)
+    }
+
+    pub(crate) fn start_on(
+        launch: Launcher,
+        options: ClusterOptions,
+        home: ClusterDir,
+        outlives_terminal: bool,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let root = cache::root()?;
+        let network = network::claim(options.network, options.nodes, &root.join("networks"))?;
+        let plans = plans(&options, network.bytes);
+        let certificates = options
+            .tls
+            .then(|| tls::certificates(&launch.java, &plans, &home.dir.join("tls")))
+            .transpose()?;
+        let node_states = plans
+            .into_iter()
+            .map(|plan| {
+                let dir = home.dir.join(format!("node{}", plan.number));
+                NodeState::new(plan, dir)
+            })
+            .collect();
+        let watchdog = Watchdog::start()?;
+        let cluster = Self {
+            options,
+            node_states,
+            launch,
+            certificates,
+            watchdog,
+            outlives_terminal,
+            _home: home,
+            _network: network,
+        };
+        cluster.start_nodes()?;
+        let nodes = cluster.node_states.len();
+        let plural = if nodes == 1 { "" } else { "s" };
+        cluster.report(&format!("{nodes} node{plural} up after {:.1} s", started.elapsed().as_secs_f64()));
+        Ok(cluster)
+    }
+
+    /// The first node is the seed; the others join it concurrently.
+    fn start_nodes(&self) -> Result<()> {
+        let Some((seed, others)) = self.node_states.split_first() else { return Ok(()) };
+        for node_state in &self.node_states {
+            Launcher::configure(&self.options, node_state, &seed.plan, self.certificates.as_ref())?;
+        }
+        self.spawn(seed)?;
+        seed.wait_listening(self.deadline())?;
+        self.report(&format!("node 1 of {} listens on {}", self.node_states.len(), seed.plan.address));
+        for node_state in others {
+            self.spawn(node_state)?;
+        }
+        let deadline = self.deadline();
+        for node_state in others {
+            node_state.wait_listening(deadline)?;
+            self.report(&format!(
+                "node {} of {} listens on {}",
+                node_state.plan.number,
+                self.node_states.len(),
+                node_state.plan.address
+            ));
+        }
+        for node_state in &self.node_states {
+            node_state.wait(deadline, "see the other nodes", || self.sees_all(node_state))?;
+        }
+        if self.options.auth {
+            seed.wait(deadline, "create the superuser", || self.has_superuser())?;
+        }
+        Ok(())
+    }
+
+    /// Starts a node that was stopped or killed.
+    pub(crate) fn restart(&self, node_state: &NodeState) -> Result<()> {
+        let others: Vec<(&NodeState, u64)> = self
+            .node_states
+            .iter()
+            .filter(|other| other.plan != node_state.plan)
+            .filter(|other| other.running().as_ref().is_some_and(|running| !running.paused))
+            .map(|other| (other, log::length(&other.log_path())))
+            .collect();
+        self.spawn(node_state)?;
+        let deadline = self.deadline();
+        node_state.wait_listening(deadline)?;
+        let address = node_state.plan.address;
+        node_state.wait(deadline, "see the other nodes", || {
+            let logged = node_state.logged();
+            others.iter().all(|(other, _)| log::saw_up(&logged, other.plan.address))
+        })?;
+        node_state.wait(deadline, "be seen by the other nodes", || {
+            others.iter().all(|(other, from)| log::saw_up(&log::since(&other.log_path(), *from), address))
+        })
+    }
+
+    fn sees_all(&self, node_state: &NodeState) -> bool {
+        let logged = node_state.logged();
+        self.node_states
+            .iter()
+            .map(|other| other.plan.address)
+            .filter(|address| *address != node_state.plan.address)
+            .all(|address| log::saw_up(&logged, address) && log::saw_normal(&logged, address))
+    }
+
+    /// Any node may create it; kept data has it already.
+    fn has_superuser(&self) -> bool {
+        self.node_states
+            .iter()
+            .any(|node_state| log::since(&node_state.log_path(), 0).contains(log::SUPERUSER_CREATED))
+    }
+
+    fn spawn(&self, node_state: &NodeState) -> Result<()> {
+        self.launch.spawn(&self.options, node_state, &self.watchdog, self.outlives_terminal)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.options.start_timeout
+    }
+
+    fn report(&self, line: &str) {
+        (self.options.report)(line);
+    }
+
+    /// The nodes, those of the first data centre first.
+    pub fn nodes(&self) -> impl Iterator<Item = Node<'_>> {
+        self.node_states.iter().map(|node_state| Node { cluster: self, node_state })
+    }
+
+    /// The node at `index`, counted from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node, as an index into a slice does.
+    #[expect(clippy::indexing_slicing, reason = "a test knows how many nodes it started")]
+    pub fn node(&self, index: usize) -> Node<'_> {
+        Node { cluster: self, node_state: &self.node_states[index] }
+    }
+
+    /// The addresses of all nodes.
+    pub fn contact_points(&self) -> Vec<SocketAddr> {
+        self.node_states
+            .iter()
+            .map(|node_state| SocketAddr::from((node_state.plan.address, CQL_PORT)))
+            .collect()
+    }
+
+    /// The certificate authority of the nodes, as PEM; `None` without TLS.
+    pub fn ca_pem(&self) -> Option<&Path> {
+        self.certificates.as_ref().map(|it| it.ca_pem.as_path())
+    }
+
+    /// The output of `nodetool <arguments>` on the first node.
+    pub fn nodetool(&self, arguments: &[&str]) -> Result<String> {
+        self.node(0).nodetool(arguments)
+    }
+
+    pub fn options(&self) -> &ClusterOptions {
+        &self.options
+    }
+
+    pub(crate) fn node_states(&self) -> &[NodeState] {
+        &self.node_states
+    }
+
+    /// Lets the nodes outlive this process.
+    pub(crate) fn detach(mut self) -> Result<()> {
+        self.watchdog.release()?;
+        for node_state in &self.node_states {
+            node_state.running().take();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node_state in &self.node_states {
+            // The watchdog, dropped next, kills the nodes that this could not.
+            let _ = node_state.kill();
+        }
+    }
+}
+
+impl ClusterDir {
+    /// A directory that is kept.
+    pub(crate) fn kept(dir: PathBuf) -> Self {
+        Self { dir, owner_lock: None }
+    }
+
+    /// A directory that is removed with this process. First removes those whose owners were killed.
+    pub(crate) fn temporary(root: &Path, name: &str) -> Result<Self> {
+        static CREATED: AtomicU32 = AtomicU32::new(0);
+        let runs = root.join("runs");
+        let _creation = Lock::take(&root.join("runs.lock"), || {})?;
+        sweep(&runs);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        let dir = runs.join(format!("{name}-{}-{number}", std::process::id()));
+        cache::create_dir(&dir)?;
+        let owner_lock = Lock::try_take(&dir.join("owner.lock"))?;
+        Ok(Self { dir, owner_lock })
+    }
+}
+
+impl Drop for ClusterDir {
+    fn drop(&mut self) {
+        if self.owner_lock.is_some() {
+            let _ = cache::remove_dir(&self.dir);
+        }
+    }
+}
+
+/// Removes directories without an owner. One that cannot be removed now is left for the next run.
+fn sweep(runs: &Path) {
+    for dir in fs::read_dir(runs).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if let Ok(Some(_unowned)) = Lock::try_take(&dir.join("owner.lock")) {
+            let _ = cache::remove_dir(&dir);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The commands, one file each.
+
+mod bench;
+mod completions;
+mod config;
+mod export;
+mod import;
+mod lab;
+mod partitions;
+mod policy;
+mod schema;
+mod serve;
+mod stock;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::terminal;
+
+/// The storage of a shop: carts, sessions, orders, catalogue and stock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mw",
+    version,
+    after_help = "Examples:\n  \
+        mw serve                        serve ./data on 127.0.0.1:8080\n  \
+        mw serve --demo                 the same, with a sample catalogue to try things on\n  \
+        mw serve --store cassandra      the same shop on a cluster, after `mw schema apply`\n  \
+        mw export --output shop.ndjson  write everything that is stored to a file\n\n\
+        `mw <COMMAND> --help` says more about each."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Config(config::Args),
+    Schema(schema::Args),
+    Policy(policy::Args),
+    Partitions(partitions::Args),
+    Stock(stock::Args),
+    Export(export::Args),
+    Import(import::Args),
+    Bench(Box<bench::Args>),
+    Lab(lab::Args),
+    Completions(completions::Args),
+    /// Print the version
+    Version,
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.command {
+            Command::Serve(args) => serve::run(&args),
+            Command::Config(args) => config::run(&args),
+            Command::Schema(args) => return schema::run(&args),
+            Command::Policy(args) => policy::run(&args),
+            Command::Partitions(args) => partitions::run(&args),
+            Command::Stock(args) => return stock::run(&args),
+            Command::Export(args) => export::run(&args),
+            Command::Import(args) => import::run(&args),
+            Command::Bench(args) => return bench::run(&args),
+            Command::Lab(args) => lab::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Version => terminal::print(&format!("mw {}\n", env!("CARGO_PKG_VERSION"))),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,282 @@
+//! Bucketing: into how many buckets the partitions of a key are divided, as plans that start at an instant.
+//!
+//! A plan starts in the future, and every process reloads the plans more often than that, so that all processes know a plan
+//! before it starts. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
+//! reads only those.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use mw_domain::buckets::{MONTH_BUCKETS_MAX, Plan};
+use mw_domain::{Category, GeoZone, Period, Timestamp, UserId};
+use mw_store::{Refusal, Result};
+use scylla::response::PagingState;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::value::CqlTimestamp;
+
+use crate::CassandraStore;
+use crate::driver::statements::{Access, Cql};
+use crate::driver::time::{from_cql, to_cql};
+use crate::schema::tables::Table;
+
+/// A plan starts at least this long after it is made: several times the interval of reloading plans.
+const AHEAD_SECONDS: i64 = 60;
+/// Buckets that this process knows to be announced.
+const ANNOUNCED_MAX: usize = 200_000;
+/// Buckets of a plan at most.
+const BUCKETS_MAX: u32 = 64;
+
+/// A table whose partitions are divided into buckets by plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    pub table: Table,
+    /// Buckets of a key without a plan.
+    pub default_buckets: u32,
+    /// Buckets at most.
+    pub buckets_max: u32,
+    /// What is divided, and what its key is.
+    pub what: &'static str,
+}
+
+pub const PLANNED: [Planned; 4] = [
+    Planned {
+        table: Table::OrdersByCustomer,
+        default_buckets: 1,
+        buckets_max: MONTH_BUCKETS_MAX,
+        what: "a month of a user; the key is a user id",
+    },
+    Planned {
+        table: Table::OrdersByZoneDay,
+        default_buckets: 4,
+        buckets_max: BUCKETS_MAX,
+        what: "a day of a zone; the key is a zone",
+    },
+    Planned {
+        table: Table::OrdersByDay,
+        default_buckets: 4,
+        buckets_max: BUCKETS_MAX,
+        what: "a day of the whole shop; there is no key",
+    },
+    Planned {
+        table: Table::ProductsByCategory,
+        default_buckets: 1,
+        buckets_max: BUCKETS_MAX,
+        what: "a price band of a category; the key is a category",
+    },
+];
+
+/// A plan that was made for one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPlan {
+    pub table: Table,
+    pub key: String,
+    pub plan: Plan,
+}
+
+type Known = HashMap<(Table, String), Vec<Plan>>;
+
+#[derive(Debug)]
+pub(crate) struct Bucketing {
+    read: PreparedStatement,
+    write: PreparedStatement,
+    announce: PreparedStatement,
+    buckets: PreparedStatement,
+    known: RwLock<Known>,
+    announced: Mutex<HashSet<(Table, String, Timestamp, String)>>,
+}
+
+impl Bucketing {
+    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+        let bucketing = Self {
+            read: cql
+                .prepare(
+                    Table::BucketPlans,
+                    Access::Read,
+                    "SELECT key, starts_at, buckets FROM {} WHERE table_name = ?",
+                )
+                .await?,
+            write: cql
+                .prepare(
+                    Table::BucketPlans,
+                    Access::Write,
+                    "INSERT INTO {} (table_name, key, starts_at, buckets) VALUES (?, ?, ?, ?)",
+                )
+                .await?,
+            announce: cql
+                .prepare(
+                    Table::Buckets,
+                    Access::Write,
+                    "INSERT INTO {} (table_name, key, starts_at, bucket) VALUES (?, ?, ?, ?)",
+                )
+                .await?,
+            buckets: cql
+                .prepare(
+                    Table::Buckets,
+                    Access::Read,
+                    "SELECT starts_at, bucket FROM {} WHERE table_name = ? AND key = ? AND starts_at < ? LIMIT ?",
+                )
+                .await?,
+            known: RwLock::default(),
+            announced: Mutex::default(),
+        };
+        bucketing.refresh(cql).await?;
+        Ok(bucketing)
+    }
+
+    /// Reloads all plans.
+    pub(crate) async fn refresh(&self, cql: &Cql) -> Result<()> {
+        let mut known = Known::new();
+        for Planned { table, .. } in PLANNED {
+            let mut from = PagingState::start();
+            loop {
+                let (rows, next) = cql
+                    .page::<(String, CqlTimestamp, Option<i32>)>(&self.read, (table.name(),), from)
+                    .await?;
+                for (key, starts_at, buckets) in rows {
+                    let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, BUCKETS_MAX);
+                    let plan = Plan { starts_at: from_cql(starts_at), buckets };
+                    known.entry((table, key)).or_default().push(plan);
+                }
+                let Some(next) = next else { break };
+                from = next;
+            }
+        }
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
+    }
+
+    /// The plans of a key, oldest first: the default of the table, then those made for the key.
+    pub(crate) fn of(&self, table: Table, key: &str) -> Vec<Plan> {
+        let planned = PLANNED.iter().find(|planned| planned.table == table);
+        let buckets = planned.map_or(1, |planned| planned.default_buckets);
+        let mut bucketing = vec![Plan { starts_at: Timestamp::EPOCH, buckets }];
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = known.get(&(table, key.to_owned())) {
+            bucketing.extend_from_slice(own);
+        }
+        bucketing
+    }
+
+    /// The plan of a moment.
+    pub(crate) fn at(&self, table: Table, key: &str, at: Timestamp) -> Plan {
+        Plan::at(&self.of(table, key), at)
+    }
+
+    /// Lists a bucket of a key, before the first row in it is written.
+    pub(crate) async fn announce(
+        &self,
+        cql: &Cql,
+        table: Table,
+        key: &str,
+        starts_at: Timestamp,
+        bucket: &str,
+    ) -> Result<()> {
+        let id = (table, key.to_owned(), starts_at, bucket.to_owned());
+        if self.announced.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
+            return Ok(());
+        }
+        cql.write(&self.announce, (table.name(), key, to_cql(starts_at), bucket)).await?;
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        if announced.len() >= ANNOUNCED_MAX {
+            announced.clear();
+        }
+        announced.insert(id);
+        Ok(())
+    }
+
+    /// Buckets of a key that start before the period's end, newest first.
+    pub(crate) async fn buckets(
+        &self,
+        cql: &Cql,
+        table: Table,
+        key: &str,
+        period: &Period,
+        limit: i32,
+    ) -> Result<Vec<(Timestamp, String)>> {
+        let values = (table.name(), key, to_cql(period.to), limit);
+        let rows: Vec<(CqlTimestamp, String)> = cql.rows(&self.buckets, values).await?;
+        Ok(rows.into_iter().map(|(starts_at, bucket)| (from_cql(starts_at), bucket)).collect())
+    }
+}
+
+impl CassandraStore {
+    /// Changes the number of buckets of a key from an instant on.
+    pub async fn set_plan(&self, table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
+        check(table, key, plan, now)?;
+        let buckets = i32::try_from(plan.buckets).unwrap_or(1);
+        self.cql.write(&self.bucketing.write, (table.name(), key, to_cql(plan.starts_at), buckets)).await?;
+        self.bucketing.refresh(&self.cql).await
+    }
+
+    /// Every plan that was made for a key, by table, key and instant.
+    pub async fn key_plans(&self) -> Result<Vec<KeyPlan>> {
+        self.bucketing.refresh(&self.cql).await?;
+        let known = self.bucketing.known.read().unwrap_or_else(PoisonError::into_inner);
+        let made = known.iter().flat_map(|((table, key), bucketing)| {
+            bucketing.iter().map(|plan| KeyPlan { table: *table, key: key.clone(), plan: *plan })
+        });
+        let mut made: Vec<KeyPlan> = made.collect();
+        made.sort_by(|a, b| (a.table, &a.key, a.plan.starts_at).cmp(&(b.table, &b.key, b.plan.starts_at)));
+        Ok(made)
+    }
+}
+
+/// Refuses a plan for a table or key without buckets, and one that starts before every process knows it.
+fn check(table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
+    let invalid =
+        |field: &str, detail: String| Err(Refusal::InvalidField { field: field.to_owned(), detail }.into());
+    let Some(planned) = PLANNED.iter().find(|planned| planned.table == table) else {
+        let names: Vec<&str> = PLANNED.iter().map(|planned| planned.table.name()).collect();
+        return invalid("table", format!("one of {}", names.join(", ")));
+    };
+    let is_key = match table {
+        Table::OrdersByCustomer => UserId::parse(key).is_ok(),
+        Table::OrdersByZoneDay => GeoZone::parse(key).is_ok(),
+        Table::ProductsByCategory => Category::parse(key).is_ok(),
+        _ => key.is_empty(),
+    };
+    if !is_key {
+        return invalid("key", format!("{table} divides {}", planned.what));
+    }
+    if !(1..=planned.buckets_max).contains(&plan.buckets) {
+        return invalid("buckets", format!("1 to {}", planned.buckets_max));
+    }
+    let earliest = now.plus_seconds(AHEAD_SECONDS);
+    if plan.starts_at < earliest {
+        let why = "so that every process knows it before it counts";
+        return invalid("from", format!("at least {AHEAD_SECONDS} s from now, {earliest} or later, {why}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+
+    fn refused(table: Table, key: &str, buckets: u32, in_seconds: i64) -> Option<String> {
+        let plan = Plan { starts_at: NOW.plus_seconds(in_seconds), buckets };
+        check(table, key, plan, NOW).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn plan_that_starts_before_every_process_knows_it_is_refused() {
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 4, 60), None);
+        let error = refused(Table::OrdersByCustomer, "u", 4, 59).unwrap();
+        assert!(error.starts_with("from: at least 60 s from now, 2026-09-21T"), "{error}");
+    }
+
+    #[test]
+    fn plan_needs_a_bucketed_table_and_a_key_of_it() {
+        let error = refused(Table::Stock, "p", 4, 100).unwrap();
+        assert!(error.starts_with("table: one of orders_by_customer, orders_by_zone_day, "), "{error}");
+        let error = refused(Table::OrdersByDay, "moscow", 4, 100).unwrap();
+        assert_eq!(error, "key: orders_by_day divides a day of the whole shop; there is no key");
+        assert_eq!(refused(Table::OrdersByDay, "", 64, 100), None);
+        assert!(refused(Table::OrdersByZoneDay, "", 4, 100).is_some());
+        // A month has no finer buckets than days.
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 32, 100).as_deref(), Some("buckets: 1 to 31"));
+        assert_eq!(refused(Table::OrdersByCustomer, "u", 0, 100).as_deref(), Some("buckets: 1 to 31"));
+    }
+}

@@ -1,0 +1,15 @@
+//! The driver: connecting, statements and their consistency, LWT routing, speculative execution, write certainty, coalescing,
+//! scans and quorum availability.
+
+pub mod connect;
+
+pub(crate) mod certainty;
+pub(crate) mod coalesce;
+pub(crate) mod locks;
+pub(crate) mod lwt_routing;
+pub(crate) mod quorum_availability;
+pub(crate) mod scan;
+pub(crate) mod speculative_execution;
+pub(crate) mod statements;
+pub(crate) mod time;
+pub(crate) mod trace;

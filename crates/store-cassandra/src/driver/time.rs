@@ -1,0 +1,24 @@
+//! Timestamps and TTLs as Cassandra stores them.
+
+use mw_domain::Timestamp;
+use scylla::value::CqlTimestamp;
+
+/// Rows stay this much longer than they are visible: the time in the row decides about visibility, the TTL only deletes.
+const TTL_GRACE_SECONDS: i64 = 3_600;
+/// The longest TTL of Cassandra: twenty years.
+const TTL_MAX_SECONDS: i64 = 20 * 365 * 86_400;
+
+pub(crate) const fn to_cql(at: Timestamp) -> CqlTimestamp {
+    CqlTimestamp(at.as_millis())
+}
+
+pub(crate) const fn from_cql(at: CqlTimestamp) -> Timestamp {
+    Timestamp::from_millis(at.0)
+}
+
+/// The TTL of a row that is not visible from `until` on.
+pub(crate) fn ttl_seconds(now: Timestamp, until: Timestamp) -> i32 {
+    let seconds = until.as_millis().saturating_sub(now.as_millis()).max(0) / 1_000;
+    let seconds = seconds.saturating_add(TTL_GRACE_SECONDS).min(TTL_MAX_SECONDS);
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,117 @@
+//! Statements as an observer sees them: which partition, how many rows and bytes, for which request.
+//!
+//! Serialising the values once more to count their bytes costs time, so it is done only while an observer is configured.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mw_store::request::{self, RequestLabel};
+use scylla::serialize::row::{RowSerializationContext, SerializeRow};
+use scylla::serialize::writers::RowWriter;
+use scylla::statement::Consistency;
+use scylla::statement::prepared::PreparedStatement;
+
+/// What a statement does to its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatementKind {
+    Read,
+    Write,
+    /// A lightweight transaction.
+    Cas,
+    /// A read at the serial level.
+    Serial,
+}
+
+/// A statement that was sent; a batch is one statement, since all of its rows are of one partition.
+#[derive(Debug, Clone, Copy)]
+pub struct TracedStatement<'a> {
+    pub keyspace: &'a str,
+    pub table: &'a str,
+    /// `None` for a scan of the whole table.
+    pub token: Option<i64>,
+    pub kind: StatementKind,
+    /// Rows written, or read.
+    pub rows: u64,
+    /// Bytes of the values written, or of the rows read.
+    pub bytes: u64,
+    /// `None` for background work.
+    pub request: Option<RequestLabel>,
+}
+
+pub trait StatementObserver: fmt::Debug + Send + Sync {
+    fn statement(&self, statement: &TracedStatement<'_>);
+}
+
+/// Tells the observer of statements, if there is one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tracer(Option<Arc<dyn StatementObserver>>);
+
+impl Tracer {
+    pub(crate) const fn new(observer: Option<Arc<dyn StatementObserver>>) -> Self {
+        Self(observer)
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A read that returned so many rows and bytes.
+    pub(crate) fn read(
+        &self,
+        statement: &PreparedStatement,
+        values: &impl SerializeRow,
+        rows: u64,
+        bytes: u64,
+    ) {
+        let kind = match statement.get_consistency() {
+            Some(Consistency::Serial | Consistency::LocalSerial) => StatementKind::Serial,
+            _ => StatementKind::Read,
+        };
+        self.tell(statement, values, kind, rows, bytes);
+    }
+
+    /// A write of rows of one partition.
+    pub(crate) fn write<'a, V: SerializeRow + 'a>(
+        &self,
+        kind: StatementKind,
+        rows: impl IntoIterator<Item = (&'a PreparedStatement, &'a V)>,
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        let mut rows = rows.into_iter().peekable();
+        let Some((statement, first)) = rows.peek().copied() else { return };
+        let (count, bytes) =
+            rows.fold((0, 0), |(count, bytes), (statement, row)| (count + 1, bytes + size(statement, row)));
+        self.tell(statement, first, kind, count, bytes);
+    }
+
+    fn tell(
+        &self,
+        statement: &PreparedStatement,
+        values: &impl SerializeRow,
+        kind: StatementKind,
+        rows: u64,
+        bytes: u64,
+    ) {
+        let (Some(observer), Some(spec)) = (&self.0, statement.get_table_spec()) else { return };
+        let token = statement.calculate_token(values).ok().flatten().map(|token| token.value());
+        let (keyspace, table) = (spec.ks_name(), spec.table_name());
+        observer.statement(&TracedStatement {
+            keyspace,
+            table,
+            token,
+            kind,
+            rows,
+            bytes,
+            request: request::current(),
+        });
+    }
+}
+
+fn size(statement: &PreparedStatement, row: &impl SerializeRow) -> u64 {
+    let specs = statement.get_variable_col_specs();
+    let mut bytes = Vec::new();
+    let context = RowSerializationContext::from_specs(specs.as_slice());
+    row.serialize(&context, &mut RowWriter::new(&mut bytes)).map_or(0, |()| bytes.len() as u64)
+}

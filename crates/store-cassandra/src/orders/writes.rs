@@ -1,0 +1,215 @@
+//! Writing orders: the row by id, the rows of the three lists, and the payment timer.
+//!
+//! Every write is unconditional and has the order's version as its write timestamp, so it can be repeated and the
+//! newest version wins in any order of arrival. Only status changes are conditional (see `status.rs`).
+
+use mw_domain::buckets::{MonthBucket, shard};
+use mw_domain::{Order, OrderEvent, OrderStatus, Timestamp};
+use mw_store::Result;
+use scylla::SerializeRow;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::value::{CqlDate, CqlTimestamp, MaybeUnset};
+use uuid::Uuid;
+
+use super::rows::{ListBuckets, Placed, Snapshot, day_of, time_bucket_of, version};
+use crate::CassandraStore;
+use crate::driver::coalesce::writes::CoalescedWrites;
+use crate::driver::statements::{Access, Cql};
+use crate::driver::time::to_cql;
+use crate::recovery::timers::TimerQueue;
+use crate::schema::tables::Table;
+
+type OrderInsert = (i64, Uuid, Placed, ListBuckets, String, CqlTimestamp, i64, i64);
+
+/// A row of `orders_by_zone_day`.
+#[derive(Debug, SerializeRow)]
+struct ZoneDayInsert {
+    geo_zone: String,
+    #[scylla(flatten)]
+    of_day: DayInsert,
+}
+
+/// A row of `orders_by_day`.
+#[derive(Debug, SerializeRow)]
+struct DayInsert {
+    day: CqlDate,
+    shard: i32,
+    created_at: CqlTimestamp,
+    order_id: Vec<u8>,
+    snapshot: Snapshot,
+    #[scylla(rename = "[timestamp]")]
+    written_at: i64,
+}
+
+impl DayInsert {
+    fn new(order: &Order, shard: i32) -> Self {
+        Self {
+            day: day_of(order.created_at),
+            shard,
+            created_at: to_cql(order.created_at),
+            order_id: order.order_id.as_bytes().to_vec(),
+            snapshot: Snapshot::of(order),
+            written_at: version(order),
+        }
+    }
+}
+
+/// The statements that write orders. Rows of one time bucket and of one day are coalesced; a user's rows are not,
+/// since a user places few orders at once.
+#[derive(Debug)]
+pub(super) struct Writes {
+    by_id: CoalescedWrites<i64, OrderInsert>,
+    event: PreparedStatement,
+    by_customer: PreparedStatement,
+    by_zone_day: CoalescedWrites<(String, u32, i32), ZoneDayInsert>,
+    by_day: CoalescedWrites<(u32, i32), DayInsert>,
+}
+
+impl Writes {
+    pub(super) async fn prepare(cql: &Cql) -> Result<Self> {
+        let by_id = "INSERT INTO {} (time_bucket, order_id, event_no, placed, list_buckets, status, updated_at, version) \
+             VALUES (?, ?, 1, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let event = "INSERT INTO {} (time_bucket, order_id, event_no, event_at, from_status, to_status, note) \
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
+        let by_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let by_zone_day = "INSERT INTO {} (geo_zone, day, shard, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let by_day = "INSERT INTO {} (day, shard, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let prepare = |table, text| cql.prepare(table, Access::Write, text);
+        Ok(Self {
+            by_id: CoalescedWrites::new(prepare(Table::OrderById, by_id).await?),
+            event: prepare(Table::OrderById, event).await?,
+            by_customer: prepare(Table::OrdersByCustomer, by_customer).await?,
+            by_zone_day: CoalescedWrites::new(prepare(Table::OrdersByZoneDay, by_zone_day).await?),
+            by_day: CoalescedWrites::new(prepare(Table::OrdersByDay, by_day).await?),
+        })
+    }
+}
+
+impl CassandraStore {
+    /// The buckets of a new order in the lists, by the bucket plans of this moment.
+    pub(super) fn list_buckets(&self, order: &Order) -> ListBuckets {
+        let at = order.created_at;
+        let plan = |table, key: &str| self.bucketing.at(table, key, at);
+        let shard_by = |table, key: &str| {
+            i32::try_from(shard(order.order_id, plan(table, key).buckets)).unwrap_or_default()
+        };
+        ListBuckets {
+            bucket: MonthBucket::of(at, plan(Table::OrdersByCustomer, order.user_id.as_str())).name,
+            zone_shard: shard_by(Table::OrdersByZoneDay, order.geo_zone.as_str()),
+            day_shard: shard_by(Table::OrdersByDay, ""),
+        }
+    }
+
+    /// Writes a placed order into its lists, its timer and its own row; may be repeated. `now` is `None` in recovery,
+    /// where the payment window may be over already.
+    pub(super) async fn write_placed(
+        &self,
+        order: &Order,
+        list_buckets: &ListBuckets,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        // Lists and timer come first, so that a reader who finds the order by its id finds it in the lists too. A
+        // crash here leaves some of them: a list may show an order that has no row yet, and a timer may fire for
+        // nothing. Recovery writes all of them again and then the row.
+        tokio::try_join!(self.write_lists(order, list_buckets), self.add_payment_timer(order, now))?;
+        // A crash here leaves the order in the lists only; recovery writes the row.
+        self.write_order_row(order, list_buckets).await
+    }
+
+    async fn add_payment_timer(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
+        let target = (time_bucket_of(order.order_id), order.order_id.uuid());
+        match now {
+            Some(now) => self.timers.add(&self.cql, TimerQueue::Payment, order.pay_by, target, now).await,
+            None => self.timers.add_overdue(&self.cql, TimerQueue::Payment, order.pay_by, target).await,
+        }
+    }
+
+    async fn write_order_row(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        let time_bucket = time_bucket_of(order.order_id);
+        let Snapshot { placed, status, updated_at, version } = Snapshot::of(order);
+        let id = order.order_id.uuid();
+        let row = (time_bucket, id, placed, list_buckets.clone(), status, updated_at, version, version);
+        self.orders.writes.by_id.write(&self.cql, time_bucket, row).await
+    }
+
+    /// Brings an order's rows in the lists up to its version. A crash leaves some lists behind: the intent of the
+    /// placement or of the status change is still there, and recovery writes all of them again.
+    pub(super) async fn write_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        tokio::try_join!(
+            self.write_by_customer(order, list_buckets),
+            self.write_by_zone_day(order, list_buckets),
+            self.write_by_day(order, list_buckets),
+        )?;
+        Ok(())
+    }
+
+    async fn write_by_customer(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        let plan = self.bucketing.at(Table::OrdersByCustomer, order.user_id.as_str(), order.created_at);
+        let month = MonthBucket::of(order.created_at, plan);
+        let key = order.user_id.as_str();
+        // A crash after the announcement leaves a bucket without this order: readers find it empty or without the
+        // row.
+        self.bucketing
+            .announce(&self.cql, Table::OrdersByCustomer, key, month.starts_at, &list_buckets.bucket)
+            .await?;
+        let row = (
+            key,
+            list_buckets.bucket.as_str(),
+            to_cql(order.created_at),
+            &order.order_id.as_bytes()[..],
+            Snapshot::of(order),
+            version(order),
+        );
+        self.cql.write(&self.orders.writes.by_customer, row).await
+    }
+
+    async fn announce_day(&self, table: Table, key: &str, order: &Order) -> Result<()> {
+        let buckets = self.bucketing.at(table, key, order.created_at).buckets;
+        let midnight = order.created_at.date().midnight();
+        self.bucketing.announce(&self.cql, table, key, midnight, &format!("{buckets:02}")).await
+    }
+
+    async fn write_by_zone_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        let zone = order.geo_zone.as_str();
+        self.announce_day(Table::OrdersByZoneDay, zone, order).await?;
+        let of_day = DayInsert::new(order, list_buckets.zone_shard);
+        let partition = (zone.to_owned(), of_day.day.0, of_day.shard);
+        let row = ZoneDayInsert { geo_zone: zone.to_owned(), of_day };
+        self.orders.writes.by_zone_day.write(&self.cql, partition, row).await
+    }
+
+    async fn write_by_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        self.announce_day(Table::OrdersByDay, "", order).await?;
+        let row = DayInsert::new(order, list_buckets.day_shard);
+        self.orders.writes.by_day.write(&self.cql, (row.day.0, row.shard), row).await
+    }
+
+    /// Imports an order of another store with its events, oldest first. Every step can be repeated; a crash leaves a
+    /// part of the order, without its own row, until the operator runs the import again.
+    pub(crate) async fn import_order(&self, order: &Order, events: &[OrderEvent]) -> Result<()> {
+        let list_buckets = match self.find_order(order.order_id).await? {
+            Some((_, list_buckets)) => list_buckets,
+            None => self.list_buckets(order),
+        };
+        for (number, event) in (1_i64..).zip(events) {
+            let row = (
+                time_bucket_of(order.order_id),
+                order.order_id.uuid(),
+                number,
+                to_cql(event.at),
+                event.from.map_or(MaybeUnset::Unset, |from| MaybeUnset::Set(from.as_str())),
+                event.to.as_str(),
+                event.note.clone().map_or(MaybeUnset::Unset, MaybeUnset::Set),
+            );
+            self.cql.write(&self.orders.writes.event, row).await?;
+        }
+        self.write_lists(order, &list_buckets).await?;
+        if order.status == OrderStatus::Created {
+            self.add_payment_timer(order, None).await?;
+        }
+        self.write_order_row(order, &list_buckets).await
+    }
+}

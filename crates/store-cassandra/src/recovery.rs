@@ -1,0 +1,152 @@
+//! Recovery: what runs beside the requests of every process. It writes the heartbeat, finishes the orphaned intents of failed
+//! processes and the abandoned intents of this one, and reloads the bucket plans.
+//!
+//! Several processes may recover the same intent: every step can be taken twice and counts once.
+
+pub(crate) mod heartbeat;
+pub(crate) mod idempotency;
+pub(crate) mod intents;
+pub(crate) mod ownership;
+pub(crate) mod timers;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use mw_store::{Result, request};
+use scylla::response::PagingState;
+
+use crate::CassandraStore;
+use crate::recovery::heartbeat::{HEARTBEAT_INTERVAL, Peer};
+use crate::recovery::intents::{Intent, Kind};
+
+/// An abandoned intent is retried after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Between two reads of the bucket plans.
+const PLANS_INTERVAL: Duration = Duration::from_secs(10);
+/// Intents that are finished at the same time.
+const CONCURRENT_INTENTS: usize = 32;
+
+/// Runs until the store is dropped. Heartbeats do not wait for the other work: a process with much to finish would seem to
+/// have failed.
+pub(crate) async fn run(store: Weak<CassandraStore>) {
+    let heartbeats = repeat(&store, HEARTBEAT_INTERVAL, async |store| {
+        if let Err(error) = store.intents.heartbeat(&store.cql).await {
+            tracing::warn!(
+                %error,
+                "write the heartbeat of this process: without one, other processes take over its work"
+            );
+        }
+    });
+    let work = repeat(&store, HEARTBEAT_INTERVAL, async |store| {
+        if let Err(error) = store.recover_orphaned().await {
+            tracing::warn!(%error, "recover orphaned intents of failed processes: retrying every second");
+        }
+        store.retry_abandoned().await;
+    });
+    let bucketing = repeat(&store, PLANS_INTERVAL, async |store| {
+        if let Err(error) = store.bucketing.refresh(&store.cql).await {
+            tracing::warn!(%error, "reload the bucket plans: plans made since are not known to this process");
+        }
+    });
+    tokio::join!(heartbeats, work, bucketing);
+}
+
+async fn repeat(store: &Weak<CassandraStore>, every: Duration, work: impl AsyncFn(&CassandraStore)) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(store) = store.upgrade() else { return };
+        work(&store).await;
+    }
+}
+
+impl CassandraStore {
+    /// Removes the intent of a finished operation without making the client wait for it. A crash before the removal leaves
+    /// the intent, and recovery finds everything of it done.
+    pub(crate) fn complete_soon(&self, intent: Intent) {
+        let (intents, cql) = (Arc::clone(&self.intents), Arc::clone(&self.cql));
+        tokio::spawn(request::scope(request::current(), async move { intents.complete(&cql, intent).await }));
+    }
+
+    /// Finishes the intents of failed processes, and divides the timers among the living ones.
+    async fn recover_orphaned(&self) -> Result<()> {
+        let peers = self.intents.peers(&self.cql).await?;
+        self.timers.ownership.divide(self.intents.process(), &peers.alive);
+        let mut first_error = Ok(());
+        for failed in peers.failed {
+            // A process that cannot be recovered does not keep the others from being recovered.
+            first_error = first_error.and(self.recover_process(&failed).await);
+        }
+        first_error
+    }
+
+    /// Finishes the intents of a failed process, and deregisters it when it has none.
+    async fn recover_process(&self, failed: &Peer) -> Result<()> {
+        let mut first_error = Ok(());
+        for time_bucket in failed.time_buckets() {
+            first_error = first_error.and(self.recover_bucket(failed, time_bucket).await);
+        }
+        first_error?;
+        // A crash here leaves the row of a failed process without intents: the next process finds none and removes the row.
+        self.intents.deregister_failed(&self.cql, failed).await
+    }
+
+    /// Finishes what can be finished; the error is the first one of the rest.
+    async fn recover_bucket(&self, failed: &Peer, time_bucket: i64) -> Result<()> {
+        let mut first_error = Ok(());
+        let mut from = PagingState::start();
+        loop {
+            let (intents, next) = self.intents.orphaned(&self.cql, failed, time_bucket, from).await?;
+            let recoveries: Vec<_> =
+                intents.iter().map(|intent| Box::pin(self.finish_orphaned(failed, intent))).collect();
+            let mut recoveries = stream::iter(recoveries).buffer_unordered(CONCURRENT_INTENTS);
+            while let Some(recovered) = recoveries.next().await {
+                first_error = first_error.and(recovered);
+            }
+            let Some(next) = next else { return first_error };
+            from = next;
+        }
+    }
+
+    /// Finishes one intent and removes it, also where others of its bucket cannot be finished: finished again much later, it
+    /// would no longer find what it did before.
+    async fn finish_orphaned(&self, failed: &Peer, intent: &Intent) -> Result<()> {
+        self.finish(intent).await?;
+        // A crash here leaves the intent of a finished operation: the next process finishes it again, without effect.
+        self.intents.complete_orphaned(&self.cql, failed, intent).await
+    }
+
+    /// Retries the intents whose work failed in this process.
+    async fn retry_abandoned(&self) {
+        let abandoned = self.intents.take_abandoned(RETRY_AFTER);
+        stream::iter(abandoned)
+            .for_each_concurrent(CONCURRENT_INTENTS, |intent| Box::pin(self.retry(intent)))
+            .await;
+    }
+
+    /// A crash in here leaves the row of the intent: another process finishes it after the failure timeout.
+    async fn retry(&self, intent: Intent) {
+        let finished = if intent.is_void() { Ok(()) } else { self.finish(&intent).await };
+        match finished {
+            Ok(()) => self.intents.complete(&self.cql, intent).await,
+            Err(error) => {
+                tracing::debug!(%error, kind = ?intent.kind, op_id = %intent.op_id, "retry an abandoned intent");
+                self.intents.abandon(intent);
+            }
+        }
+    }
+
+    /// Finishes or undoes one operation.
+    async fn finish(&self, intent: &Intent) -> Result<()> {
+        match intent.kind {
+            Kind::Order => self.recover_order(&intent.payload).await,
+            Kind::Status => self.recover_status_change(intent.op_id, &intent.payload).await,
+            Kind::Merge => self.recover_merge(intent.op_id, &intent.payload).await,
+            Kind::Login => self.recover_login(intent.op_id, &intent.payload).await,
+            Kind::Product => self.recover_product(intent.op_id, &intent.payload).await,
+            Kind::Import => self.recover_import(&intent.payload).await,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The stock partition as CQL rows: the static header and the ledger rows, converted to and from the ledger's types.
+
+use mw_domain::{GeoZone, Level, ProductId, Timestamp};
+use mw_store::{Result, StoreError};
+use scylla::value::CqlTimestamp;
+use scylla::{DeserializeValue, SerializeValue};
+use uuid::Uuid;
+
+use crate::driver::time::{from_cql, to_cql};
+use crate::revision::Revision;
+use crate::stock::decision::StockKey;
+use crate::stock::ledger::{LedgerRow, LedgerState, StockHeader};
+
+/// Reads a [`HeaderRow`]. `LIMIT 1`, since the static columns come with every row of the partition.
+pub(crate) const SELECT_HEADER: &str = "SELECT rev, on_hand, reserved, compacted, earliest_hold_end, updated_at, recent_op_tokens FROM {} \
+     WHERE product_id = ? AND geo_zone = ? LIMIT 1";
+
+pub(crate) type HeaderRow = (
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<CqlTimestamp>,
+    Option<CqlTimestamp>,
+    Option<Vec<Uuid>>,
+);
+
+pub(crate) fn read_header(row: HeaderRow) -> Result<StockHeader> {
+    let (rev, on_hand, reserved, compacted, earliest_hold_end, updated_at, recent_op_tokens) = row;
+    Ok(StockHeader {
+        rev,
+        level: read_level(on_hand, reserved)
+            .ok_or_else(|| StoreError::Corrupt("read stock header: negative stock level".to_owned()))?,
+        compacted: compacted.unwrap_or_default(),
+        earliest_hold_end: earliest_hold_end.map(from_cql),
+        updated_at: updated_at.map_or(Timestamp::EPOCH, from_cql),
+        recent_op_tokens: recent_op_tokens.unwrap_or_default(),
+    })
+}
+
+impl StockHeader {
+    pub(crate) fn revision(&self) -> Revision {
+        Revision::new(self.rev, Some(self.recent_op_tokens.clone()))
+    }
+}
+
+/// The stock level of a header; `None` where a column is negative.
+pub(crate) fn read_level(on_hand: Option<i64>, reserved: Option<i64>) -> Option<Level> {
+    let units = |column: Option<i64>| u64::try_from(column.unwrap_or_default()).ok();
+    Some(Level { on_hand: units(on_hand)?, reserved: units(reserved)? })
+}
+
+/// The partition key of a stock row.
+pub(crate) fn read_stock_key(product: &str, zone: &str) -> Result<StockKey> {
+    Ok(StockKey {
+        product_id: ProductId::parse(product).map_err(|_| corrupt_partition(product, zone))?,
+        geo_zone: GeoZone::parse(zone).map_err(|_| corrupt_partition(product, zone))?,
+    })
+}
+
+pub(crate) fn corrupt_partition(product: &str, zone: &str) -> StoreError {
+    StoreError::Corrupt(format!("read stock of {product:?} in {zone:?}: invalid key or level"))
+}
+
+/// The value of a ledger row, without its key: the type `stock_operation`.
+#[derive(Debug, Clone, SerializeValue, DeserializeValue)]
+pub(crate) struct Operation {
+    state: String,
+    quantity: i64,
+    at: CqlTimestamp,
+    note: Option<String>,
+}
+
+impl Operation {
+    pub(crate) fn of(row: &LedgerRow) -> Self {
+        Self {
+            state: row.state.as_str().to_owned(),
+            quantity: row.quantity,
+            at: to_cql(row.at),
+            note: row.note.clone(),
+        }
+    }
+
+    pub(crate) fn row(self, until: CqlTimestamp, op_id: Uuid) -> Result<LedgerRow> {
+        Ok(LedgerRow {
+            until: from_cql(until),
+            op_id,
+            state: LedgerState::parse(&self.state)?,
+            quantity: self.quantity,
+            at: from_cql(self.at),
+            note: self.note,
+        })
+    }
+}
+
+pub(crate) type StoredRow = (CqlTimestamp, Uuid, Option<Operation>);
+
+pub(crate) fn read_row((until, op_id, operation): StoredRow) -> Result<LedgerRow> {
+    let missing = || StoreError::Corrupt(format!("read stock ledger: operation {op_id} has no value"));
+    operation.ok_or_else(missing)?.row(until, op_id)
+}
+
+pub(crate) fn read_rows(rows: Vec<StoredRow>) -> Result<Vec<LedgerRow>> {
+    rows.into_iter().map(read_row).collect()
+}

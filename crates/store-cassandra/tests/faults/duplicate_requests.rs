@@ -1,0 +1,144 @@
+//! Duplicate requests: sent to two processes at once, or again after the response was lost. They take effect once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mw_domain::{ReservationId, SessionId};
+use mw_store::sessions::CreateSession;
+use mw_store::stock::Reserve;
+use mw_store::{Orders, Refusal, Sessions, Stock};
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::{CassandraStore, Options, Table};
+use mw_testkit::builders::{demand, identity};
+use mw_testkit::cassandra::Lease;
+use scylla::client::session::Session;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::fixtures::{NOW, assert_audit, exclusive, full_name, guest_session, hold, import_stock, order};
+
+/// The audited stock level: units on hand, and units reserved.
+async fn audited_level(store: &CassandraStore) -> (u64, u64) {
+    assert_audit(store).await;
+    crate::fixtures::stock_level(store, "hit").await.unwrap()
+}
+
+fn reserve(key: &str, quantity: u32) -> Reserve {
+    Reserve { lines: vec![demand("hit", quantity)], identity: Some(identity(key, key, NOW)), ..hold("hit") }
+}
+
+/// As if the process had died before it stored the outcome of the key.
+async fn delete_outcome(session: &Session, options: &Options, key: &str) {
+    let table = full_name(options, Table::IdempotencyKeys);
+    let found = session
+        .query_unpaged(format!("SELECT shard FROM {table} WHERE key = ? ALLOW FILTERING"), (key,))
+        .await
+        .unwrap();
+    let (shard,) = found.into_rows_result().unwrap().first_row::<(i32,)>().unwrap();
+    let forget = format!("UPDATE {table} SET outcome = null WHERE shard = ? AND key = ? IF EXISTS");
+    session.query_unpaged(forget, (shard, key)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_reservation_on_two_processes_holds_its_units_once() {
+    const KEYS: u64 = 40;
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let stores = [lease.open().await, lease.open().await];
+    import_stock(&stores[0], "hit", KEYS).await;
+    let mut requests = JoinSet::new();
+    for key in 0..KEYS {
+        for store in &stores {
+            let store = Arc::clone(store);
+            requests.spawn(async move { (key, store.reserve(reserve(&format!("key-{key}"), 1)).await) });
+        }
+    }
+    let mut results = requests.join_all().await;
+    results.sort_by_key(|(key, _)| *key);
+    for pair in results.chunks(2) {
+        let ids: Vec<ReservationId> =
+            pair.iter().map(|(_, result)| result.as_ref().unwrap().value.reservation_id).collect();
+        assert_eq!(ids[0], ids[1], "one key is one reservation");
+    }
+    assert_eq!(audited_level(&stores[1]).await, (KEYS, KEYS));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_order_on_another_process_holds_its_units_once() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let (first, second) = (lease.open().await, lease.open().await);
+    import_stock(&first, "hit", 10).await;
+    // The keeper of the second process has a stock header from before the first order.
+    second.place_order(order("u", &["hit"])).await.unwrap();
+    let command = order("u", &["hit"]);
+    first.place_order(command.clone()).await.unwrap();
+    second.place_order(command.clone()).await.unwrap();
+    let third = lease.open().await;
+    third.place_order(command).await.unwrap();
+    assert_eq!(audited_level(&third).await, (10, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_reservation_with_a_lost_outcome_is_not_out_of_stock_because_of_its_own_hold() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let store = lease.open().await;
+    let session = connect(lease.options()).await.unwrap();
+    import_stock(&store, "hit", 5).await;
+    let held = store.reserve(reserve("all", 5)).await.unwrap().value;
+    delete_outcome(&session, lease.options(), "all").await;
+    let again = store.reserve(reserve("all", 5)).await.unwrap();
+    assert_eq!((again.value, again.replayed), (held, true));
+    assert_eq!(audited_level(&store).await, (5, 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_whose_reservation_was_voided_is_refused_once_and_then_usable() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let store = lease.open().await;
+    let session = connect(lease.options()).await.unwrap();
+    import_stock(&store, "hit", 5).await;
+    let held = store.reserve(reserve("key", 5)).await.unwrap().value;
+    store.release(held.reservation_id, NOW).await.unwrap();
+    let table = full_name(lease.options(), Table::Reservations);
+    let found = session.query_unpaged(format!("SELECT time_bucket FROM {table}"), ()).await.unwrap();
+    let (time_bucket,) = found.into_rows_result().unwrap().first_row::<(i64,)>().unwrap();
+    let void = format!(
+        "UPDATE {table} USING TIMESTAMP 3 SET status = 'void' WHERE time_bucket = ? AND reservation_id = ?"
+    );
+    session.query_unpaged(void, (time_bucket, held.reservation_id.uuid())).await.unwrap();
+    delete_outcome(&session, lease.options(), "key").await;
+
+    let refused = store.reserve(reserve("key", 5)).await.unwrap_err();
+    assert!(matches!(refused.refusal(), Some(Refusal::OutOfStock(_))), "{refused:?}");
+    assert_eq!(audited_level(&store).await, (5, 0));
+    let second = store.reserve(reserve("key", 5)).await.unwrap().value;
+    assert_eq!(store.reservation(second.reservation_id, NOW).await.unwrap(), Some(second));
+    assert_eq!(audited_level(&store).await, (5, 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_create_session_on_two_processes_creates_one_session() {
+    const KEYS: usize = 40;
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let stores = [lease.open().await, lease.open().await];
+    let mut requests = JoinSet::new();
+    for key in 0..KEYS {
+        for store in &stores {
+            let (store, id_seed, key) = (Arc::clone(store), Uuid::new_v4(), format!("key-{key}"));
+            let session = guest_session(SessionId::from_seed(id_seed));
+            let identity = Some(identity(&key, &key, NOW));
+            let command = CreateSession { session, id_seed: Some(id_seed), now: NOW, identity };
+            requests
+                .spawn(async move { (key, store.create_session(command).await.unwrap().value.session_id) });
+        }
+    }
+    let sessions: BTreeSet<(String, SessionId)> = requests.join_all().await.into_iter().collect();
+    assert_eq!(sessions.len(), KEYS, "one key is one session: {sessions:?}");
+    for (_, session_id) in sessions {
+        assert!(stores[0].session(&session_id, NOW).await.unwrap().is_some());
+    }
+}
