@@ -10,6 +10,11 @@ use std::thread::{self, JoinHandle};
 
 const NODES: usize = 3;
 
+/// The nodes share their cores with compilers and with the tests. The default timeouts of Cassandra would end writes that are
+/// merely slow; tests of lost results and nodes start clusters of their own.
+const PATIENT_NODES: [&str; 3] =
+    ["read_request_timeout: 8s", "write_request_timeout: 8s", "cas_contention_timeout: 8s"];
+
 pub(crate) struct TestCluster {
     state: State,
 }
@@ -73,6 +78,7 @@ fn start() -> mw_cassandra_testbed::Result<Cluster> {
         name: "tests".to_owned(),
         nodes: NODES,
         report: |line| say(format_args!("cassandra: {line}")),
+        extra_yaml: PATIENT_NODES.map(str::to_owned).to_vec(),
         ..ClusterOptions::default()
     })
 }

@@ -32,6 +32,10 @@ const RENEW_AFTER: Duration = Duration::from_secs(15);
 /// How long to wait for the holder of the lock.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_mins(5);
 const ACQUIRE_PAUSE: Duration = Duration::from_millis(500);
+/// Times that a CAS of the lock's holder is sent when its results are lost, and the pause before the next one. Together with
+/// the timeouts of the nodes this stays below the TTL of the lock.
+const SENDS_MAX: usize = 8;
+const SEND_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Applied {
@@ -146,7 +150,8 @@ impl<'a> SchemaLock<'a> {
             "UPDATE {} USING TTL {LOCK_SECONDS} SET lock_holder = ? WHERE part = ? IF lock_holder = ?",
             self.table
         );
-        match self.cas(text, (self.id, PART, self.id)).await? {
+        // Applied twice, it only renews twice.
+        match resend_lost(|| self.cas(text.clone(), (self.id, PART, self.id))).await? {
             (true, _) => Ok(()),
             (false, _) => Err(SchemaError::LockLost),
         }
@@ -159,7 +164,8 @@ impl<'a> SchemaLock<'a> {
             self.table
         );
         let number = i32::try_from(file.number).unwrap_or(i32::MAX);
-        self.cas(text, (PART, number, file.name, file.checksum(), at)).await.map(drop)
+        let values = (PART, number, file.name, file.checksum(), at);
+        resend_lost(|| self.cas(text.clone(), &values)).await.map(drop)
     }
 
     /// Frees the lock. Where that fails it expires with its TTL.
@@ -190,6 +196,22 @@ impl<'a> SchemaLock<'a> {
     }
 }
 
+/// Sends a CAS that may be applied twice until a result arrives. A busy cluster loses results (a write timeout of a Paxos
+/// round), which is no reason to stop in the middle of a schema.
+async fn resend_lost<T, F>(send: impl Fn() -> F) -> Result<T, SchemaError>
+where
+    F: Future<Output = Result<T, SchemaError>>,
+{
+    for _ in 1..SENDS_MAX {
+        match send().await {
+            Err(error @ SchemaError::Statement { .. }) => tracing::debug!(%error, "send a schema CAS again"),
+            result => return result,
+        }
+        tokio::time::sleep(SEND_PAUSE).await;
+    }
+    send().await
+}
+
 fn cas_result(result: QueryResult) -> (bool, Option<Uuid>) {
     let row = result.into_rows_result().ok().and_then(|rows| rows.first_row::<Row>().ok());
     let columns = row.map(|row| row.columns).unwrap_or_default();
@@ -200,6 +222,10 @@ fn cas_result(result: QueryResult) -> (bool, Option<Uuid>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use scylla::errors::ExecutionError;
+
     use super::*;
 
     const FILES: &[File] = &[
@@ -224,6 +250,35 @@ mod tests {
         assert_eq!(names(&[]), ["0001_one", "0002_two"]);
         assert_eq!(names(&applied(1)), ["0002_two"]);
         assert_eq!(names(&applied(2)), [""; 0]);
+    }
+
+    fn lost_result() -> SchemaError {
+        let cause = Box::new(ExecutionError::RequestTimeout(Duration::from_secs(2)));
+        SchemaError::Statement { statement: "UPDATE".to_owned(), cause }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_result_does_not_end_the_application_of_a_schema() {
+        let sends = AtomicUsize::new(0);
+        let third_arrives = || async {
+            match sends.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => Err(lost_result()),
+                _ => Ok(true),
+            }
+        };
+        assert!(resend_lost(third_arrives).await.unwrap());
+        assert_eq!(sends.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_never_answers_is_reported() {
+        let sends = AtomicUsize::new(0);
+        let never = || async {
+            sends.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>(lost_result())
+        };
+        assert!(matches!(resend_lost(never).await, Err(SchemaError::Statement { .. })));
+        assert_eq!(sends.load(Ordering::Relaxed), SENDS_MAX);
     }
 
     #[test]
