@@ -20,12 +20,17 @@ use axum::routing::future::RouteFuture;
 use http::Request;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 use tower::Service as _;
 
+use crate::malformed_head;
 use crate::settings::ServerSettings;
+use crate::unread_body::{self, RequestBody, UnreadBody};
 
-/// Unread input that is drained from a closing connection, in chunks of 4 KiB.
-const DRAIN_CHUNKS_MAX: usize = 64;
+/// Unread input that is discarded at once from a closing connection, in chunks of 4 KiB.
+const DISCARDED_CHUNKS_MAX: usize = 64;
+/// How long a connection with a refused body stays open for its client to read the response.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
@@ -37,6 +42,8 @@ pub(crate) struct Activity {
     /// The client does not read its response.
     blocked: AtomicBool,
     written: AtomicU64,
+    /// A refused body is still arriving: the connection stays open after its last response.
+    lingers: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,12 +149,73 @@ pin_project_lite::pin_project! {
         #[pin]
         io: IO,
         activity: Arc<Activity>,
+        // What is written in the place of one of hyper's own responses, and how much of it is written.
+        replacement: Vec<u8>,
+        replaced: usize,
+        is_shut_down: bool,
+        lingering: Option<Pin<Box<Sleep>>>,
     }
 }
 
 impl<IO> Watched<IO> {
     pub(crate) fn new(io: IO, activity: Arc<Activity>) -> Self {
-        Self { io, activity }
+        Self { io, activity, replacement: Vec::new(), replaced: 0, is_shut_down: false, lingering: None }
+    }
+}
+
+impl<IO: AsyncWrite> Watched<IO> {
+    /// Takes over what hyper writes, where that is a response of its own.
+    fn replace(self: Pin<&mut Self>, written: &[u8]) -> bool {
+        let this = self.project();
+        match malformed_head::replacement(written) {
+            Some(replacement) => {
+                // The rest of what the client sends is not read.
+                this.activity.lingers.store(true, Ordering::Relaxed);
+                *this.replacement = replacement;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn poll_write_replacement(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut this = self.project();
+        while let Some(rest) = this.replacement.get(*this.replaced..).filter(|rest| !rest.is_empty()) {
+            match ready!(this.io.as_mut().poll_write(cx, rest)) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(bytes) => *this.replaced += bytes,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncRead> Watched<IO> {
+    /// Discards what the client still sends, until it ends or [`LINGER_TIMEOUT`] is over; without a refused body only what
+    /// has arrived. Closing with unread bytes resets the connection, and the client may lose the last response.
+    fn poll_discard(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let mut scratch = [MaybeUninit::uninit(); 4 * 1024];
+        for _ in 0..DISCARDED_CHUNKS_MAX {
+            let mut unread = ReadBuf::uninit(&mut scratch);
+            match this.io.as_mut().poll_read(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending if this.activity.lingers.load(Ordering::Relaxed) => {
+                    let timer = || Box::pin(tokio::time::sleep(LINGER_TIMEOUT));
+                    return this.lingering.get_or_insert_with(timer).as_mut().poll(cx);
+                }
+                Poll::Pending => return Poll::Ready(()),
+            }
+        }
+        if !this.activity.lingers.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        // More has arrived: other connections of this thread go first.
+        cx.waker().wake_by_ref();
+        let timer = || Box::pin(tokio::time::sleep(LINGER_TIMEOUT));
+        this.lingering.get_or_insert_with(timer).as_mut().poll(cx)
     }
 }
 
@@ -180,16 +248,24 @@ impl<IO: AsyncRead> AsyncRead for Watched<IO> {
 }
 
 impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.as_mut().replace(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
         let this = self.project();
         record(this.activity, this.io.poll_write(cx, buf), |bytes| *bytes as u64)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let Some(first) = bufs.first()
+            && self.as_mut().replace(first)
+        {
+            return Poll::Ready(Ok(first.len()));
+        }
         let this = self.project();
         record(this.activity, this.io.poll_write_vectored(cx, bufs), |bytes| *bytes as u64)
     }
@@ -198,24 +274,21 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
         self.io.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_write_replacement(cx))?;
         let this = self.project();
         record(this.activity, this.io.poll_flush(cx), |()| 0)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut this = self.project();
-        let result = ready!(record(this.activity, this.io.as_mut().poll_shutdown(cx), |()| 0));
-        // Closing with unread bytes resets the connection, and the client may lose the last response.
-        let mut scratch = [MaybeUninit::uninit(); 4 * 1024];
-        for _ in 0..DRAIN_CHUNKS_MAX {
-            let mut unread = ReadBuf::uninit(&mut scratch);
-            match this.io.as_mut().poll_read(cx, &mut unread) {
-                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
-                _ => break,
-            }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_shut_down {
+            ready!(self.as_mut().poll_write_replacement(cx))?;
+            let this = self.as_mut().project();
+            ready!(record(this.activity, this.io.poll_shutdown(cx), |()| 0))?;
+            *this.is_shut_down = true;
         }
-        Poll::Ready(result)
+        ready!(self.poll_discard(cx));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -224,6 +297,7 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
 pub(crate) struct ConnectionService {
     pub(crate) router: axum::Router,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) unread: Arc<UnreadBody>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
@@ -233,15 +307,26 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let open = self.activity.begin();
-        ResponseFuture { future: self.router.clone().call(request.map(Body::new)), open: Some(open) }
+        let request = RequestBody::of(request, &self.unread);
+        ResponseFuture {
+            future: self.router.clone().call(request.map(Body::new)),
+            open: Some(open),
+            unread: Arc::clone(&self.unread),
+            discarding: None,
+        }
     }
 }
+
+type Discarding = Pin<Box<dyn Future<Output = (Response, bool)> + Send>>;
 
 pin_project_lite::pin_project! {
     pub(crate) struct ResponseFuture {
         #[pin]
         future: RouteFuture<Infallible>,
         open: Option<OpenRequest>,
+        unread: Arc<UnreadBody>,
+        // The response is ready, and the rest of the request's body is on its way.
+        discarding: Option<Discarding>,
     }
 }
 
@@ -250,8 +335,20 @@ impl Future for ResponseFuture {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Ok(response) = ready!(this.future.poll(cx));
+        if this.discarding.is_none() {
+            let Ok(response) = ready!(this.future.poll(cx));
+            let Some(rest) = this.unread.take() else {
+                let open = this.open.take();
+                return Poll::Ready(Ok(response.map(|body| TrackedBody { body, _request: open })));
+            };
+            *this.discarding = Some(Box::pin(unread_body::discard(rest, response)));
+        }
+        let Some(discarding) = this.discarding else { return Poll::Pending };
+        let (response, lingers) = ready!(discarding.as_mut().poll(cx));
         let open = this.open.take();
+        if let (true, Some(open)) = (lingers, &open) {
+            open.0.lingers.store(true, Ordering::Relaxed);
+        }
         Poll::Ready(Ok(response.map(|body| TrackedBody { body, _request: open })))
     }
 }

@@ -102,6 +102,8 @@ struct Parts {
     code: Code,
     detail: Cow<'static, str>,
     extras: Vec<(&'static str, Value)>,
+    /// Where the status is not that of the code.
+    status: Option<u16>,
     retry_after_seconds: Option<u64>,
     cause: Option<String>,
 }
@@ -112,6 +114,7 @@ impl Problem {
             code,
             detail: detail.into(),
             extras: Vec::new(),
+            status: None,
             retry_after_seconds: code.retry_after_seconds(),
             cause: None,
         }))
@@ -149,6 +152,13 @@ impl Problem {
     #[must_use]
     pub fn caused_by(mut self, cause: impl Display) -> Self {
         self.0.cause = Some(cause.to_string());
+        self
+    }
+
+    /// A status in the body that differs from the code's, for a response that is not written by a route.
+    #[must_use]
+    pub(crate) fn status(mut self, status: u16) -> Self {
+        self.0.status = Some(status);
         self
     }
 
@@ -194,6 +204,7 @@ struct Document<'a> {
 impl Serialize for Document<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (status, name, title) = self.parts.code.definition();
+        let status = self.parts.status.unwrap_or(status);
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("type", &format_args!("urn:mobile-world:problem:{name}"))?;
         map.serialize_entry("title", title)?;

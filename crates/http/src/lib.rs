@@ -13,6 +13,7 @@ mod docs;
 mod encoded_products;
 mod error;
 mod extract;
+mod malformed_head;
 mod metrics;
 mod middleware;
 mod rate_limit;
@@ -24,6 +25,7 @@ mod server;
 mod settings;
 mod store_error;
 mod tls;
+mod unread_body;
 mod wire;
 
 pub use api::{Api, openapi};

@@ -7,15 +7,11 @@ use axum::body::Body;
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
 use crate::error::{Code, Problem};
-
-/// How much of a body that is too large is drained, and for how long, so that its sender gets to read the response.
-const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
@@ -30,18 +26,11 @@ impl BodyLimits {
         let declared =
             parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if declared.is_some_and(|length| length > self.bytes) {
-            // A client that waits for "100 Continue" has sent nothing yet.
-            if !parts.headers.contains_key(EXPECT) {
-                drain(body).await;
-            }
             return Err(self.too_large());
         }
         match tokio::time::timeout(self.timeout, self.collect(body.as_mut())).await {
             Ok(Ok(Some(whole))) => Ok(whole),
-            Ok(Ok(None)) => {
-                drain(body).await;
-                Err(self.too_large())
-            }
+            Ok(Ok(None)) => Err(self.too_large()),
             Ok(Err(problem)) => Err(problem),
             Err(_elapsed) => {
                 Err(Problem::new(Code::InvalidJson, "the body did not arrive in time; send it again"))
@@ -83,20 +72,6 @@ async fn next_chunk(mut body: Pin<&mut Body>) -> Result<Option<Bytes>, Problem> 
             }
         }
     }
-}
-
-async fn drain(mut body: Pin<&mut Body>) {
-    let some = async {
-        let mut drained = 0;
-        while let Ok(Some(chunk)) = next_chunk(body.as_mut()).await {
-            drained += chunk.len();
-            if drained > DRAIN_BYTES_MAX {
-                return;
-            }
-        }
-    };
-    // The response is the same however the rest of the body behaves.
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, some).await;
 }
 
 fn media_type(headers: &HeaderMap) -> Option<&str> {
