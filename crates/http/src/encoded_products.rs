@@ -35,14 +35,19 @@ impl EncodedProducts {
 
     /// The product as JSON.
     pub(crate) fn json(&self, product: &Arc<Product>) -> Bytes {
+        self.with_json(product, Bytes::clone)
+    }
+
+    /// Reads the JSON of the product where it is kept.
+    pub(crate) fn with_json<T>(&self, product: &Arc<Product>, read: impl FnOnce(&Bytes) -> T) -> T {
         // The slot index has fewer bits than there are slots; a missing slot would only mean that nothing is kept.
         let Some(lock) = self.slots.get(slot_index(product)) else {
-            return self.encode(product);
+            return read(&self.encode(product));
         };
         if let Some(slot) = &*lock.read().unwrap_or_else(PoisonError::into_inner)
             && Arc::ptr_eq(&slot.product, product)
         {
-            return slot.json.clone();
+            return read(&slot.json);
         }
         let json = self.encode(product);
         if Arc::strong_count(product) > 1 && json.len() <= ENCODED_BYTES_MAX {
@@ -51,7 +56,7 @@ impl EncodedProducts {
             // Freed after the lock is released.
             drop(replaced);
         }
-        json
+        read(&json)
     }
 
     fn encode(&self, product: &Product) -> Bytes {

@@ -15,6 +15,7 @@ use axum::extract::Request;
 use axum::handler::Handler;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
@@ -159,10 +160,14 @@ impl<H> WithMiddleware<H> {
         let method = request.method().clone();
         let mut response = match stack.admit(&route, &request) {
             Ok(permit) => {
-                if let Some(observer) = &stack.observer {
+                let handled = async { handler.call(request, state).await };
+                // Only an observer needs to know which request a statement belongs to.
+                let handled = if let Some(observer) = &stack.observer {
                     observer.request(route.label);
-                }
-                let handled = request::scope(Some(route.label), async { handler.call(request, state).await });
+                    Either::Left(request::scope(Some(route.label), handled))
+                } else {
+                    Either::Right(handled)
+                };
                 let handled = AssertUnwindSafe(handled).catch_unwind();
                 let response = match route.kind {
                     RouteKind::Read | RouteKind::Write => {

@@ -1,6 +1,7 @@
 //! The catalogue: products, and categories by price.
 
 use axum::extract::State;
+use bytes::Bytes;
 use http::StatusCode;
 use mw_domain::{Category, GeoZone, Money, ProductId};
 use mw_store::Freshness;
@@ -15,6 +16,9 @@ use crate::response::{self, ApiResult};
 use crate::store_error::OrProblem;
 use crate::wire::list::{self, List, ListView};
 use crate::wire::products::{self, CategoryView, PatchBody, ProductBody, ProductView};
+
+/// Room for `available` and a comma after each product of a listing.
+const AVAILABLE_BYTES: usize = 32;
 
 /// A product
 #[utoipa::path(get, path = "/v1/products/{product_id}", tag = "products", operation_id = "read_product",
@@ -96,10 +100,13 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> ApiResult 
     let (category, scope) = category_query(&mut query)?;
     let page = query.page(&scope)?;
     let page = app.shop.category(&category, freshness, page).await.or_problem(&app)?;
-    let currency = app.shop.currency();
-    let size = page.items.iter().map(|listed| ProductView::new(&listed.product, &currency).size() + 32).sum();
+    // Products of a category are alike: the first one tells how much room the page takes.
+    let first =
+        page.items.first().map_or(0, |listed| app.encoded_products.with_json(&listed.product, Bytes::len));
+    let size = page.items.len() * (first + AVAILABLE_BYTES);
     let write = |out: &mut Vec<u8>, listed: &Listed| {
-        products::write_listed(out, &app.encoded_products.json(&listed.product), listed.available);
+        let write = |product: &Bytes| products::write_listed(out, product, listed.available);
+        app.encoded_products.with_json(&listed.product, write);
     };
     Ok(response::encoded(list::write(size, &page, &scope, write)))
 }
