@@ -34,24 +34,29 @@ impl Callers {
         Self { known: known.collect() }
     }
 
-    /// Admits a caller of at least this role, and counts the request against its rate limit.
-    pub(crate) fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Problem> {
-        if self.known.is_empty() {
-            return Ok(());
+    /// Whether no tokens are configured: every caller on the machine is an operator.
+    pub(crate) fn is_open(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Admits a caller whose role includes this one, and counts the request against its rate limit. Returns the caller's role.
+    pub(crate) fn admit(&self, headers: &HeaderMap, role: Role, is_read: bool) -> Result<Role, Problem> {
+        if self.is_open() {
+            return Ok(Role::Operator);
         }
         let caller = self.identify(headers)?;
-        if caller.role < role {
+        if !caller.role.includes(role, is_read) {
             return Err(Problem::new(
                 Code::Forbidden,
                 format!("this call needs role {}; the token has role {}", role.name(), caller.role.name()),
             ));
         }
         match &caller.limit {
-            Some(limit) => limit.try_acquire().map_err(|wait| {
+            Some(limit) => limit.try_acquire().map(|()| caller.role).map_err(|wait| {
                 Problem::new(Code::RateLimited, "the token's rate limit is used up; wait for Retry-After")
                     .retry_after(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
             }),
-            None => Ok(()),
+            None => Ok(caller.role),
         }
     }
 
@@ -89,19 +94,27 @@ mod tests {
         ]))
     }
 
-    fn admit(value: Option<&str>, role: Role) -> Result<(), Code> {
+    fn admit(value: Option<&str>, role: Role) -> Result<Role, Code> {
         let mut headers = HeaderMap::new();
         if let Some(value) = value {
             headers.insert(AUTHORIZATION, value.parse().unwrap());
         }
-        callers().admit(&headers, role).map_err(|problem| problem.code())
+        callers().admit(&headers, role, false).map_err(|problem| problem.code())
     }
 
     #[test]
     fn a_role_includes_the_lower_ones() {
-        assert_eq!(admit(Some("Bearer front"), Role::Storefront), Ok(()));
-        assert_eq!(admit(Some("bearer ops"), Role::Storefront), Ok(()));
+        assert_eq!(admit(Some("Bearer front"), Role::Storefront), Ok(Role::Storefront));
+        assert_eq!(admit(Some("bearer ops"), Role::Storefront), Ok(Role::Operator));
         assert_eq!(admit(Some("Bearer front"), Role::Backoffice), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn an_auditor_reads_everything_and_changes_nothing() {
+        for role in Role::ALL {
+            assert!(Role::Auditor.includes(role, true) && !Role::Auditor.includes(role, false), "{role:?}");
+        }
+        assert!(!Role::Backoffice.includes(Role::Operator, true));
     }
 
     #[test]
@@ -115,16 +128,16 @@ mod tests {
 
     #[test]
     fn without_tokens_every_caller_is_operator() {
-        assert!(Callers::new(&Tokens::default()).admit(&HeaderMap::new(), Role::Operator).is_ok());
+        assert!(Callers::new(&Tokens::default()).admit(&HeaderMap::new(), Role::Operator, false).is_ok());
     }
 
     #[test]
     fn requests_count_against_the_rate_limit() {
         let callers = callers();
         let headers = HeaderMap::from_iter([(AUTHORIZATION, "Bearer ops".parse().unwrap())]);
-        assert!(callers.admit(&headers, Role::Operator).is_ok());
-        assert!(callers.admit(&headers, Role::Operator).is_ok());
-        let problem = callers.admit(&headers, Role::Operator).unwrap_err();
+        assert!(callers.admit(&headers, Role::Operator, false).is_ok());
+        assert!(callers.admit(&headers, Role::Operator, false).is_ok());
+        let problem = callers.admit(&headers, Role::Operator, false).unwrap_err();
         assert_eq!((problem.code(), problem.retry_after_seconds()), (Code::RateLimited, Some(1)));
     }
 }

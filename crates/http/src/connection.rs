@@ -44,6 +44,7 @@ pub(crate) struct Activity {
     written: AtomicU64,
     /// A refused body is still arriving: the connection stays open after its last response.
     lingers: AtomicBool,
+    unread: UnreadBody,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,11 @@ impl Activity {
         }
     }
 
+    /// Where a request's body is left that its handler did not read.
+    pub(crate) const fn unread(&self) -> &UnreadBody {
+        &self.unread
+    }
+
     fn begin(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::Relaxed);
         OpenRequest(Arc::clone(self))
@@ -79,6 +85,11 @@ struct OpenRequest(Arc<Activity>);
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
+        // A stream has ended before the body that it read: the connection closes.
+        if let Some(rest) = self.0.unread.take() {
+            self.0.lingers.store(true, Ordering::Relaxed);
+            drop(rest);
+        }
         if self.0.open.fetch_sub(1, Ordering::Release) == 1 {
             self.0.received.store(false, Ordering::Relaxed);
         }
@@ -297,7 +308,6 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
 pub(crate) struct ConnectionService {
     pub(crate) router: axum::Router,
     pub(crate) activity: Arc<Activity>,
-    pub(crate) unread: Arc<UnreadBody>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
@@ -307,11 +317,10 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let open = self.activity.begin();
-        let request = RequestBody::of(request, &self.unread);
+        let request = RequestBody::of(request, &self.activity);
         ResponseFuture {
             future: self.router.clone().call(request.map(Body::new)),
             open: Some(open),
-            unread: Arc::clone(&self.unread),
             discarding: None,
         }
     }
@@ -324,7 +333,6 @@ pin_project_lite::pin_project! {
         #[pin]
         future: RouteFuture<Infallible>,
         open: Option<OpenRequest>,
-        unread: Arc<UnreadBody>,
         // The response is ready, and the rest of the request's body is on its way.
         discarding: Option<Discarding>,
     }
@@ -337,7 +345,7 @@ impl Future for ResponseFuture {
         let this = self.project();
         if this.discarding.is_none() {
             let Ok(response) = ready!(this.future.poll(cx));
-            let Some(rest) = this.unread.take() else {
+            let Some(rest) = this.open.as_ref().and_then(|open| open.0.unread.take()) else {
                 let open = this.open.take();
                 return Poll::Ready(Ok(response.map(|body| TrackedBody { body, _request: open })));
             };

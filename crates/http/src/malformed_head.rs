@@ -18,8 +18,11 @@ pub(crate) fn replacement(written: &[u8]) -> Option<Vec<u8>> {
     let (line, problem) = match status.get(..2)? {
         b"31" => (
             "431 Request Header Fields Too Large",
-            Problem::parameter("headers", "are too large; server.header_limit is their limit with the request line")
-                .status(431),
+            Problem::parameter(
+                "headers",
+                "are too large; server.header_limit is their limit with the request line",
+            )
+            .status(431),
         ),
         b"14" => (
             "414 URI Too Long",
@@ -54,14 +57,19 @@ mod tests {
 
     #[test]
     fn a_bare_refusal_becomes_a_problem() {
-        for (status, title) in [(400, "Bad Request"), (431, "Request Header Fields Too Large"), (414, "URI Too Long")] {
+        for (status, title) in
+            [(400, "Bad Request"), (431, "Request Header Fields Too Large"), (414, "URI Too Long")]
+        {
             let bare = format!("HTTP/1.1 {status} {title}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
             let text = String::from_utf8(replacement(bare.as_bytes()).unwrap()).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with(&format!("HTTP/1.1 {status} {title}\r\n")), "{head}");
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!((&body["status"], &body["code"]), (&status.into(), &"invalid_parameter".into()));
-            assert!(head.contains(&format!("x-request-id: {}", body["request_id"].as_str().unwrap())), "{head}");
+            assert!(
+                head.contains(&format!("x-request-id: {}", body["request_id"].as_str().unwrap())),
+                "{head}"
+            );
         }
     }
 

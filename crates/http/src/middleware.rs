@@ -1,7 +1,7 @@
 //! The middleware stack on one page: [`WithMiddleware::serve`] is the whole path of a request around its handler.
 //!
-//! In order: request id, in-flight limit, token and role, query check, request timeout, caught panic, problem body, route
-//! metrics, log, common headers. It is one function instead of nested layers, because every route pays for it.
+//! In order: request id, host and origin, in-flight limit, token and role, query check, request timeout, caught panic, masking for
+//! auditors, problem body, compression, route metrics, log, common headers. It is one function instead of nested layers, because every route pays for it.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -22,8 +22,11 @@ use http::{HeaderMap, Method, StatusCode};
 use mw_store::request::{self, RequestLabel, RequestObserver};
 
 use crate::auth::Callers;
+use crate::compression::{self, Encoding};
 use crate::error::{Code, Problem};
+use crate::local_site;
 use crate::metrics::{Metrics, RouteMetrics};
+use crate::personal_data::Pseudonyms;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::settings::{Role, ServerSettings, Tokens};
 
@@ -56,6 +59,7 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct MiddlewareStack {
     callers: Callers,
+    pseudonyms: Pseudonyms,
     metrics: Metrics,
     in_flight: AtomicUsize,
     max_in_flight: usize,
@@ -69,6 +73,7 @@ impl MiddlewareStack {
     pub(crate) fn new(settings: &ServerSettings, tokens: &Tokens, metrics: Metrics) -> Self {
         Self {
             callers: Callers::new(tokens),
+            pseudonyms: Pseudonyms::new(settings.pseudonym_key.as_deref(), tokens),
             metrics,
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_in_flight,
@@ -79,17 +84,22 @@ impl MiddlewareStack {
         }
     }
 
-    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Option<InFlightPermit>, Problem> {
+    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Admission, Problem> {
+        if self.callers.is_open() {
+            local_site::check(request.uri(), request.headers())?;
+        }
         let permit = match route.kind {
             RouteKind::Probe => None,
             RouteKind::Read | RouteKind::Write | RouteKind::Stream => Some(self.acquire_permit()?),
         };
-        if let Some(role) = route.role {
-            self.callers.admit(request.headers(), role)?;
-        }
+        let is_read = matches!(route.kind, RouteKind::Read | RouteKind::Probe);
+        let role = match route.role {
+            Some(role) => Some(self.callers.admit(request.headers(), role, is_read)?),
+            None => None,
+        };
         match request.uri().query() {
             Some(query) if !query.is_empty() && !route.takes_query => Err(no_query(query)),
-            _ => Ok(permit),
+            _ => Ok(Admission { permit, is_masked: role == Some(Role::Auditor) }),
         }
     }
 
@@ -115,6 +125,14 @@ impl MiddlewareStack {
         self.metrics.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
         self.metrics.encode()
     }
+}
+
+/// A request that may be served.
+#[derive(Debug)]
+struct Admission {
+    permit: Option<InFlightPermit>,
+    /// The caller must not see personal data.
+    is_masked: bool,
 }
 
 /// Counts a request as in flight; a stream keeps it until its last byte.
@@ -158,8 +176,9 @@ impl<H> WithMiddleware<H> {
         let arrived = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
+        let encoding = Encoding::accepted(request.headers());
         let mut response = match stack.admit(&route, &request) {
-            Ok(permit) => {
+            Ok(Admission { permit, is_masked }) => {
                 let handled = async { handler.call(request, state).await };
                 // Only an observer needs to know which request a statement belongs to.
                 let handled = if let Some(observer) = &stack.observer {
@@ -180,6 +199,11 @@ impl<H> WithMiddleware<H> {
                     Ok(Err(panic)) => panicked(&stack.metrics, panic.as_ref()).into_response(),
                     Err(_elapsed) => timed_out(route.kind).into_response(),
                 };
+                let response = if is_masked {
+                    stack.pseudonyms.mask(response).await.unwrap_or_else(IntoResponse::into_response)
+                } else {
+                    response
+                };
                 attach_permit(permit, route.kind, response)
             }
             Err(problem) => problem.into_response(),
@@ -188,6 +212,7 @@ impl<H> WithMiddleware<H> {
         if let Some(problem) = &problem {
             write_problem(problem, &id, &mut response);
         }
+        let mut response = compression::compress(encoding, response).await;
         let took = arrived.elapsed();
         route.metrics.observe(response.status(), took);
         log(&stack, &route, &method, &id, response.status(), took, problem.as_ref());

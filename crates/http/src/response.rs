@@ -20,11 +20,16 @@ const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json
 const HEADERS_CAPACITY: usize = 8;
 
 /// `size` is an estimate of the bytes of the JSON.
-pub(crate) fn json(status: StatusCode, size: usize, value: &impl Serialize) -> ApiResult {
+pub(crate) fn encode(size: usize, value: &impl Serialize) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::with_capacity(size);
     wire::json::write(&mut body, value)
         .map_err(|error| Problem::internal(format_args!("write JSON: {error}")))?;
-    Ok(with_body(status, APPLICATION_JSON, body.into()))
+    Ok(body)
+}
+
+/// `size` as in [`encode`].
+pub(crate) fn json(status: StatusCode, size: usize, value: &impl Serialize) -> ApiResult {
+    Ok(with_body(status, APPLICATION_JSON, encode(size, value)?.into()))
 }
 
 /// A response of encoded JSON.

@@ -217,11 +217,7 @@ impl Shared {
     {
         let activity = Arc::new(Activity::default());
         let mut watchdog = Watchdog::new(Arc::clone(&activity), &self.settings);
-        let service = ConnectionService {
-            router: self.api.router(),
-            activity: Arc::clone(&activity),
-            unread: Arc::default(),
-        };
+        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity) };
         let io = TokioIo::new(Watched::new(io, activity));
         let mut connection = pin!(self.protocol.serve_connection(io, service));
         let mut tick = pin!(tokio::time::sleep(watchdog.interval()));

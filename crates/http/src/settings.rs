@@ -31,6 +31,8 @@ pub struct ServerSettings {
     pub shutdown_grace: Duration,
     /// Certificate and key, if the server speaks TLS itself.
     pub tls: Option<TlsFiles>,
+    /// The key of the pseudonyms that auditors see; `None`: derived from the tokens of the other roles.
+    pub pseudonym_key: Option<String>,
     /// Is told of every request.
     pub request_observer: Option<Arc<dyn RequestObserver>>,
 }
@@ -48,6 +50,7 @@ impl Default for ServerSettings {
             idle_timeout: Duration::from_secs(75),
             shutdown_grace: Duration::from_secs(20),
             tls: None,
+            pseudonym_key: None,
             request_observer: None,
         }
     }
@@ -60,36 +63,53 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// What a caller may do; each role includes the one before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What a caller may do. Storefront, back office and operator: each includes the one before it. An auditor may read what an
+/// operator may, with personal data masked, and change nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     Storefront,
     Backoffice,
     Operator,
+    Auditor,
 }
 
 impl Role {
+    pub const ALL: [Self; 4] = [Self::Storefront, Self::Backoffice, Self::Operator, Self::Auditor];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Storefront => "storefront",
             Self::Backoffice => "backoffice",
             Self::Operator => "operator",
+            Self::Auditor => "auditor",
+        }
+    }
+
+    /// Whether a caller of this role may do what needs `role`; `is_read`: it changes nothing and ends by itself.
+    pub(crate) const fn includes(self, role: Self, is_read: bool) -> bool {
+        const fn rank(role: Role) -> u8 {
+            match role {
+                Role::Storefront => 0,
+                Role::Backoffice => 1,
+                Role::Operator | Role::Auditor => 2,
+            }
+        }
+        match self {
+            Self::Auditor => is_read,
+            Self::Storefront | Self::Backoffice | Self::Operator => rank(self) >= rank(role),
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a role is storefront, backoffice or operator")]
+#[error("a role is storefront, backoffice, operator or auditor")]
 pub struct UnknownRole;
 
 impl FromStr for Role {
     type Err = UnknownRole;
 
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
-        [Self::Storefront, Self::Backoffice, Self::Operator]
-            .into_iter()
-            .find(|role| role.name() == text)
-            .ok_or(UnknownRole)
+        Self::ALL.into_iter().find(|role| role.name() == text).ok_or(UnknownRole)
     }
 }
 

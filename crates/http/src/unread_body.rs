@@ -17,6 +17,8 @@ use http::{Request, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use crate::connection::Activity;
+
 /// Bytes of a rest that are discarded so that the connection can be kept.
 pub(crate) const DISCARDED_BYTES_MAX: u64 = 64 * 1024;
 /// For such a rest to arrive.
@@ -44,20 +46,20 @@ impl UnreadBody {
     }
 }
 
-/// The body of a request as its handler reads it. Dropped before its end, it leaves the rest in `unread`.
+/// The body of a request as its handler reads it. Dropped before its end, it leaves the rest to its connection.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
     is_awaiting_continue: bool,
-    unread: Option<Arc<UnreadBody>>,
+    left_to: Option<Arc<Activity>>,
 }
 
 impl RequestBody {
-    pub(crate) fn of(request: Request<Incoming>, unread: &Arc<UnreadBody>) -> Request<Self> {
+    pub(crate) fn of(request: Request<Incoming>, activity: &Arc<Activity>) -> Request<Self> {
         let may_leave = request.version() < Version::HTTP_2 && !request.body().is_end_stream();
         let is_awaiting_continue = may_leave && request.headers().contains_key(EXPECT);
-        let unread = may_leave.then(|| Arc::clone(unread));
-        request.map(|incoming| Self { incoming: Some(incoming), is_awaiting_continue, unread })
+        let left_to = may_leave.then(|| Arc::clone(activity));
+        request.map(|incoming| Self { incoming: Some(incoming), is_awaiting_continue, left_to })
     }
 }
 
@@ -87,10 +89,10 @@ impl Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        if let (Some(unread), Some(incoming)) = (&self.unread, self.incoming.take())
+        if let (Some(activity), Some(incoming)) = (&self.left_to, self.incoming.take())
             && !incoming.is_end_stream()
         {
-            unread.leave(Rest { incoming, is_awaiting_continue: self.is_awaiting_continue });
+            activity.unread().leave(Rest { incoming, is_awaiting_continue: self.is_awaiting_continue });
         }
     }
 }

@@ -148,6 +148,8 @@ fn server(settings: &Settings) -> Result<ServerSettings, Problem> {
         idle_timeout: settings.read("server.idle_timeout", kind::time)?,
         shutdown_grace: settings.read("server.shutdown_grace", kind::time)?,
         tls: tls(settings)?,
+        pseudonym_key: settings
+            .read_if_set("server.pseudonym_key", |value| kind::text(value).map(str::to_owned))?,
         request_observer: None,
     })
 }

@@ -105,7 +105,7 @@ pub(crate) fn document(routes: &[RouteDoc]) -> OpenApi {
     env!("CARGO_PKG_VERSION").clone_into(&mut api.info.version);
     api.info.license = None;
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
-        "A token of a service of the shop; its role is storefront, backoffice or operator",
+        "A token of a service of the shop; its role is storefront, backoffice, operator or auditor",
     ));
     if let Some(components) = &mut api.components {
         let schemas = [

@@ -7,6 +7,7 @@ use mw_domain::{Date, GeoZone, OrderId, Period, UserId};
 use mw_store::{Done, Page, PageRequest, Position};
 
 use crate::app::App;
+use crate::conditional::IfNoneMatch;
 use crate::cursor::Scope;
 use crate::docs::{
     IdempotencyKey, IfMatchVersion, OrdersParams, PageParams, PeriodParams, RequiredIdempotencyKey,
@@ -46,12 +47,17 @@ fn not_found(order_id: OrderId) -> Problem {
 
 /// An order
 #[utoipa::path(get, path = "/v1/orders/{order_id}", tag = "orders", operation_id = "read_order",
-    responses((status = 200, body = OrderView)), extensions(("x-problems" = json!(["order_not_found"]))))]
-pub(crate) async fn read(State(app): State<App>, Path(order_id): Path<OrderId>) -> ApiResult {
+    responses((status = 200, body = OrderView), (status = 304, description = "Not modified")),
+    extensions(("x-problems" = json!(["order_not_found"]))))]
+pub(crate) async fn read(
+    State(app): State<App>,
+    Path(order_id): Path<OrderId>,
+    if_none_match: IfNoneMatch,
+) -> ApiResult {
     let order = app.shop.order(order_id).await.or_problem(&app)?.ok_or_else(|| not_found(order_id))?;
     let currency = app.shop.currency();
     let view = OrderView::new(&order, &currency);
-    response::ok(view.size(), &view)
+    Ok(if_none_match.respond(response::encode(view.size(), &view)?))
 }
 
 /// What happened to an order

@@ -8,6 +8,7 @@ use mw_store::Freshness;
 use mw_store::products::{CategoryQuery, Listed};
 
 use crate::app::App;
+use crate::conditional::IfNoneMatch;
 use crate::cursor::Scope;
 use crate::docs::{CategoryParams, FreshParam, PageParams};
 use crate::error::{Code, Problem};
@@ -22,11 +23,12 @@ const AVAILABLE_BYTES: usize = 32;
 
 /// A product
 #[utoipa::path(get, path = "/v1/products/{product_id}", tag = "products", operation_id = "read_product",
-    params(FreshParam), responses((status = 200, body = ProductView)),
+    params(FreshParam), responses((status = 200, body = ProductView), (status = 304, description = "Not modified")),
     extensions(("x-problems" = json!(["product_not_found"]))))]
 pub(crate) async fn read(
     State(app): State<App>,
     Path(product_id): Path<ProductId>,
+    if_none_match: IfNoneMatch,
     mut query: Query,
 ) -> ApiResult {
     let freshness = freshness(&mut query)?;
@@ -34,7 +36,7 @@ pub(crate) async fn read(
     let product = app.shop.product(&product_id, freshness).await.or_problem(&app)?;
     let product =
         product.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
-    Ok(response::encoded(app.encoded_products.json(&product)))
+    Ok(if_none_match.respond(app.encoded_products.json(&product)))
 }
 
 fn freshness(query: &mut Query) -> Result<Freshness, Problem> {
@@ -94,8 +96,9 @@ pub(crate) async fn delete(State(app): State<App>, Path(product_id): Path<Produc
 ///
 /// By price, then id; `desc` is the exact reverse. With `geo_zone` each item carries `available` there.
 #[utoipa::path(get, path = "/v1/products", tag = "products", operation_id = "list_products",
-    params(CategoryParams, FreshParam, PageParams), responses((status = 200, body = List<ProductView>)))]
-pub(crate) async fn list(State(app): State<App>, mut query: Query) -> ApiResult {
+    params(CategoryParams, FreshParam, PageParams),
+    responses((status = 200, body = List<ProductView>), (status = 304, description = "Not modified")))]
+pub(crate) async fn list(State(app): State<App>, if_none_match: IfNoneMatch, mut query: Query) -> ApiResult {
     let freshness = freshness(&mut query)?;
     let (category, scope) = category_query(&mut query)?;
     let page = query.page(&scope)?;
@@ -108,7 +111,7 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> ApiResult 
         let write = |product: &Bytes| products::write_listed(out, product, listed.available);
         app.encoded_products.with_json(&listed.product, write);
     };
-    Ok(response::encoded(list::write(size, &page, &scope, write)))
+    Ok(if_none_match.respond(list::write(size, &page, &scope, write)))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {

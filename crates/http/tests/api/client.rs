@@ -116,6 +116,10 @@ impl Client {
             .unwrap_or_else(|_| panic!("the metrics never showed {line}"));
     }
 
+    pub(crate) fn router(&self) -> Router {
+        self.router.clone()
+    }
+
     pub(crate) async fn send(&self, request: Request<Body>) -> Response {
         let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();

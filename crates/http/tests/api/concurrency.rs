@@ -117,7 +117,7 @@ async fn concurrent_orders_never_sell_more_than_there_is() {
         let body = order(&format!("u{buyer}"), &[("p1", 1)]).to_string();
         let mut wire = running.connect().await;
         wire.send(&format!(
-            "POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nidempotency-key: k{buyer}\r\n\
+            "POST /v1/orders HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nidempotency-key: k{buyer}\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         ))

@@ -1,8 +1,14 @@
 //! The catalogue: products, patches, listings.
 
-use serde_json::{Value, json};
+use std::io::Read as _;
 
-use crate::client::{Client, client, money, pluck, product_body};
+use axum::body::Body;
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::client::{Client, Response, client, money, pluck, product_body};
 
 #[tokio::test]
 async fn a_product_is_created_replaced_and_deleted() {
@@ -150,4 +156,72 @@ async fn a_category_exists_while_it_has_products() {
     assert_eq!(pluck(&client.get("/v1/categories").await.ok(), "category"), ["phones", "tablets"]);
     client.delete("/v1/products/t1").await.no_content();
     assert_eq!(pluck(&client.get("/v1/categories?fresh=true").await.ok(), "category"), ["phones"]);
+}
+
+async fn get_with(client: &Client, path: &str, headers: &[(&str, &str)]) -> Response {
+    client.text(Method::GET, path, headers, "").await
+}
+
+#[tokio::test]
+async fn a_read_that_the_client_has_already_is_not_sent_again() {
+    let client = client();
+    client.put("/v1/products/p1", product_body("phones", "10")).await.created();
+    client.put("/v1/products/p1/stock/msk", json!({ "on_hand": 5 })).await.ok();
+    let order =
+        json!({ "user_id": "u", "geo_zone": "msk", "lines": [{ "product_id": "p1", "quantity": 1 }] });
+    let key = [("idempotency-key", "k1")];
+    let order = client.call(Method::POST, "/v1/orders", &key, &order).await.created();
+    let order = format!("/v1/orders/{}", order["order_id"].as_str().unwrap());
+    let page = "/v1/products?category=phones&geo_zone=msk";
+    for path in ["/v1/products/p1", page, order.as_str()] {
+        let first = client.get(path).await;
+        let tag = first.headers["etag"].to_str().unwrap().to_owned();
+        let again = get_with(&client, path, &[("if-none-match", &tag)]).await;
+        assert_eq!((again.status.as_u16(), again.text.as_str()), (304, ""), "{path}");
+        assert_eq!(again.headers["etag"], tag);
+        let other = get_with(&client, path, &[("if-none-match", "\"other\"")]).await;
+        assert_eq!(other.ok(), first.ok());
+    }
+    let tag = |response: Response| response.headers["etag"].to_str().unwrap().to_owned();
+    let before = (tag(client.get("/v1/products/p1").await), tag(client.get(page).await));
+    let hold =
+        json!({ "geo_zone": "msk", "lines": [{ "product_id": "p1", "quantity": 1 }], "ttl_seconds": 5 });
+    client.post("/v1/reservations", hold).await.created();
+    let held = tag(client.get(page).await);
+    assert_ne!(held, before.1, "one unit less is available");
+    client.pass_ms(5_000);
+    assert_eq!(tag(client.get(page).await), before.1, "the hold ended by time");
+    client.patch("/v1/products/p1", json!({ "price": money("11") })).await.ok();
+    assert_ne!(tag(client.get("/v1/products/p1").await), before.0);
+}
+
+#[tokio::test]
+async fn large_responses_are_compressed_where_the_client_accepts_it() {
+    let client = client();
+    for at in 0..20 {
+        let body = product_body("phones", &format!("{}", at + 1));
+        client.put(&format!("/v1/products/p{at}"), body).await.created();
+    }
+    let path = "/v1/products?category=phones";
+    let plain = client.get(path).await;
+    assert!(plain.text.len() > 1024 && !plain.headers.contains_key("content-encoding"));
+    assert_eq!(plain.headers["vary"], "accept-encoding");
+    for encoding in ["zstd", "gzip"] {
+        let request = Request::get(path).header("accept-encoding", format!("deflate, {encoding}"));
+        let response = client.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.headers()["content-encoding"], encoding);
+        assert_eq!(response.headers()["vary"], "accept-encoding");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = match encoding {
+            "zstd" => zstd::bulk::decompress(&body, plain.text.len()).unwrap(),
+            _ => {
+                let mut read = Vec::new();
+                flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut read).unwrap();
+                read
+            }
+        };
+        assert_eq!(String::from_utf8(body).unwrap(), plain.text);
+    }
+    let small = get_with(&client, "/v1/products/p1", &[("accept-encoding", "zstd, gzip")]).await;
+    assert!(!small.headers.contains_key("content-encoding"));
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::client::{PATIENCE, money};
 use crate::engine::instant_store;
-use crate::wire::{GET_CART, GET_HEALTH, PUT_LINE, serve, serve_on};
+use crate::wire::{GET_CART, GET_HEALTH, PUT_LINE, Running, serve, serve_on};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_on_one_connection() {
@@ -66,38 +66,89 @@ async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
     assert_eq!(busy.reply().await.status, 200);
 }
 
-#[tokio::test]
-async fn headers_that_are_too_large_are_refused() {
-    let running = serve(ServerSettings { header_limit_bytes: 8 * 1024, ..ServerSettings::default() }).await;
+/// A head that hyper refuses by itself.
+async fn refused_head(running: &Running, head: &str, status: u16) {
     let mut wire = running.connect().await;
-    wire.send(&format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: {}\r\n\r\n", "x".repeat(16 * 1024))).await;
-    assert_eq!(wire.reply().await.status, 431);
-    let mut wire = running.connect().await;
-    wire.send("nonsense\r\n\r\n").await;
-    assert_eq!(wire.reply().await.status, 400);
+    wire.send(head).await;
+    let reply = wire.reply().await;
+    assert_eq!(reply.status, status);
+    assert_eq!(reply.header("content-type"), "application/problem+json");
+    let problem: Value = serde_json::from_str(&reply.body).unwrap();
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(status), &json!("invalid_parameter")));
+    assert_eq!(problem["request_id"], reply.header("x-request-id"));
+    wire.end().await;
+    assert_eq!(wire.rest().await, "");
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_gets_its_response_while_it_is_still_sent() {
+async fn malformed_and_too_large_heads_get_a_problem() {
+    let running = serve(ServerSettings { header_limit_bytes: 8 * 1024, ..ServerSettings::default() }).await;
+    let big = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-big: {}\r\n\r\n", "x".repeat(16 * 1024));
+    refused_head(&running, &big, 431).await;
+    refused_head(&running, "nonsense\r\n\r\n", 400).await;
+    refused_head(&running, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nbad header\r\n\r\n", 400).await;
+}
+
+#[tokio::test]
+async fn a_small_refused_body_is_discarded_and_the_connection_kept() {
     let running = serve(ServerSettings::default()).await;
-    let body = "x".repeat(4 * 1024 * 1024);
     let mut wire = running.connect().await;
-    wire.send(&format!("{PUT_LINE}content-length: {}\r\n\r\n{body}", body.len())).await;
-    let reply = wire.reply().await;
-    assert_eq!(reply.status, 413);
-    assert!(reply.body.contains("body_too_large"));
+    let body = "x".repeat(60 * 1024);
+    for (head, status) in early_refusals() {
+        wire.send(&format!("{head}content-length: {}\r\n\r\n{body}", body.len())).await;
+        let reply = wire.reply().await;
+        assert_eq!((reply.status, reply.header("connection")), (status, ""), "{head}");
+    }
+    let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    wire.send(&format!("{NO_ROUTE}transfer-encoding: chunked\r\n\r\n{chunk}")).await;
+    assert_eq!(wire.reply().await.status, 404);
     wire.send(GET_HEALTH).await;
     assert_eq!(wire.reply().await.status, 200);
+}
 
-    let mut chunked = running.connect().await;
-    chunked
-        .send(&format!("{PUT_LINE}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
-        .await;
-    assert_eq!(chunked.reply().await.status, 413);
+#[tokio::test]
+async fn a_large_refused_body_gets_its_response_whole_before_the_connection_closes() {
+    let running = serve(ServerSettings::default()).await;
+    let large = [&b"x"[..]; 64].concat().repeat(1024 * 1024);
+    let too_large = (PUT_LINE, 413);
+    for (head, status) in early_refusals().into_iter().chain([too_large]) {
+        let mut wire = running.connect().await;
+        wire.send(&format!("{head}content-length: {}\r\n\r\n", large.len())).await;
+        // A client that reads only after it has sent everything.
+        timeout(PATIENCE, wire.stream.write_all(&large)).await.expect("the body is taken").unwrap();
+        let reply = wire.reply().await;
+        assert_eq!((reply.status, reply.header("connection")), (status, "close"), "{head}");
+        assert_eq!(wire.rest().await, "");
+    }
+}
 
-    let mut polite = running.connect().await;
-    polite.send(&format!("{PUT_LINE}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len())).await;
-    assert_eq!(polite.reply().await.status, 413);
+const NO_ROUTE: &str = "POST /v1/nope HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+
+/// Requests that are refused before their body is read: heads without a content length.
+fn early_refusals() -> [(&'static str, u16); 5] {
+    [
+        (NO_ROUTE, 404),
+        ("POST /v1/users/u1/cart HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n", 405),
+        ("PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n", 415),
+        (
+            "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             if-match: seven\r\n",
+            400,
+        ),
+        (
+            "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: evil.example\r\ncontent-type: application/json\r\n",
+            403,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_client_that_awaits_100_continue_is_refused_without_its_body() {
+    let running = serve(ServerSettings::default()).await;
+    let mut wire = running.connect().await;
+    wire.send(&format!("{PUT_LINE}expect: 100-continue\r\ncontent-length: 4194304\r\n\r\n")).await;
+    let reply = wire.reply().await;
+    assert_eq!((reply.status, reply.header("connection")), (413, "close"));
 }
 
 #[tokio::test]
@@ -125,7 +176,7 @@ async fn a_body_that_does_not_arrive_times_out() {
     assert_eq!(too_large.reply().await.status, 413, "how large it is was known before the time ran out");
     let mut import = running.connect().await;
     import
-        .send("POST /v1/products/import HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\ncontent-length: 9\r\n\r\n{")
+        .send("POST /v1/products/import HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\ncontent-length: 9\r\n\r\n{")
         .await;
     let rest = import.rest().await;
     assert!(rest.contains("\"line\":1") && rest.contains("did not arrive in time"), "{rest}");
@@ -217,7 +268,7 @@ async fn shutdown_does_not_wait_for_an_incomplete_head() {
         ServerSettings { header_timeout: minute, shutdown_grace: minute, ..ServerSettings::default() };
     let running = serve(settings).await;
     let mut half = running.connect().await;
-    half.send("GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\nx-more: ").await;
+    half.send("GET /v1/users/u1/cart HTTP/1.1\r\nhost: localhost\r\nx-more: ").await;
     // What is answered on a later connection was read after the half.
     let mut later = running.connect().await;
     later.send(GET_HEALTH).await;
@@ -242,7 +293,7 @@ async fn an_import_may_be_sent_whole_before_its_results_are_read() {
         .collect();
     let body = body.concat();
     let mut wire = running.connect().await;
-    let head = "POST /v1/products/import HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n";
+    let head = "POST /v1/products/import HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n";
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
     timeout(PATIENCE, wire.send(&request)).await.expect("the import waits for its results to be read");
     let rest = wire.rest().await;
@@ -258,7 +309,7 @@ async fn http_2_is_served() {
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let connection = tokio::spawn(connection);
     for user in ["u1", "u2"] {
-        let uri = format!("http://x/v1/users/{user}/cart/lines/a");
+        let uri = format!("http://localhost/v1/users/{user}/cart/lines/a");
         let request = http::Request::put(uri).header("content-type", "application/json");
         let request = request.body(Full::new(Bytes::from_static(b"{\"quantity\":2}"))).unwrap();
         let response = sender.send_request(request).await.unwrap();

@@ -43,7 +43,7 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
     tokio::spawn(server.run(std::future::pending()));
 
     let mut plain = TcpStream::connect(address).await.unwrap();
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut response = Vec::new();
     let _ = plain.read_to_end(&mut response).await;
     assert!(!response.starts_with(b"HTTP/"), "{response:?}");
@@ -61,7 +61,7 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");

@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use crate::client::{Client, PATIENCE, client_on};
 use crate::engine::fresh_store;
 
-pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
-pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: x\r\n\r\n";
+pub(crate) const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+pub(crate) const GET_CART: &str = "GET /v1/users/u1/cart HTTP/1.1\r\nhost: localhost\r\n\r\n";
 /// The head of a cart line change, without its content length.
 pub(crate) const PUT_LINE: &str =
-    "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    "PUT /v1/users/u1/cart/lines/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
 
 pub(crate) struct Running {
     pub(crate) client: Client,
@@ -113,6 +113,11 @@ impl Wire {
         let body = String::from_utf8(self.unread.drain(..length).collect()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         Reply { status, head, body }
+    }
+
+    /// Sends nothing more.
+    pub(crate) async fn end(&mut self) {
+        self.stream.shutdown().await.unwrap();
     }
 
     /// Waits for the server to close; returns what it sent before.

@@ -66,6 +66,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("server.idle_timeout", TIMEOUT),
     key("server.shutdown_grace", TIMEOUT),
     optional("server.workers", count(1, 1_024)),
+    secret("server.pseudonym_key"),
     optional("server.tls.certificate", Kind::Text),
     optional("server.tls.key", Kind::Text),
     key("log.filter", Kind::LogFilter),

@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
 
 fn role(value: Option<&Value>) -> Result<Role, String> {
     let text = value.ok_or("missing")?.as_str().unwrap_or_default();
-    text.parse().map_err(|_| "a role is storefront, backoffice or operator".to_owned())
+    text.parse().map_err(|error: mw_http::UnknownRole| error.to_string())
 }
 
 /// The error never repeats the value.

@@ -123,7 +123,7 @@ fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
 
 fn request(call: &Call) -> Vec<u8> {
     let body = call.body.as_ref().map(Value::to_string).unwrap_or_default();
-    let mut lines = vec![format!("{} {} HTTP/1.1", call.method, call.path), "host: mw".to_owned()];
+    let mut lines = vec![format!("{} {} HTTP/1.1", call.method, call.path), "host: localhost".to_owned()];
     if call.body.is_some() {
         lines.push("content-type: application/json".to_owned());
     }

@@ -52,7 +52,7 @@ fn requests_in_flight_finish_before_it_stops() {
     let mut slow = TcpStream::connect(address).unwrap();
     let body = r#"{"quantity":2}"#;
     let head = format!(
-        "PUT /v1/users/u/cart/lines/p HTTP/1.1\r\nhost: mw\r\nexpect: 100-continue\r\n\
+        "PUT /v1/users/u/cart/lines/p HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
@@ -76,7 +76,7 @@ fn a_second_signal_exits_at_once() {
     let mut hanging = TcpStream::connect(address).unwrap();
     hanging
         .write_all(
-            b"PUT /v1/users/u/cart/lines/p HTTP/1.1\r\nhost: mw\r\nexpect: 100-continue\r\n\
+            b"PUT /v1/users/u/cart/lines/p HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
               content-type: application/json\r\ncontent-length: 14\r\n\r\n",
         )
         .unwrap();
