@@ -20,6 +20,7 @@ use crate::settings::{ServerSettings, Tokens};
 pub struct Api {
     router: Router,
     metrics: Metrics,
+    stack: Arc<MiddlewareStack>,
 }
 
 impl Api {
@@ -38,8 +39,14 @@ impl Api {
             timeout: settings.body_timeout.min(settings.request_timeout),
         };
         let encoded_products = EncodedProducts::new(shop.currency());
-        let app = App::new(Parts { shop, body_limits, stack, docs: Docs::new(&table), encoded_products });
-        Ok(Self { router: router.with_state(app), metrics })
+        let docs = Docs::new(&table);
+        let app = App::new(Parts { shop, body_limits, stack: Arc::clone(&stack), docs, encoded_products });
+        Ok(Self { router: router.with_state(app), metrics, stack })
+    }
+
+    /// Admits callers by these tokens from now on.
+    pub fn reload_tokens(&self, tokens: &Tokens) {
+        self.stack.reload_tokens(tokens);
     }
 
     /// The routes as a service, for tests and for embedding.

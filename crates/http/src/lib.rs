@@ -36,6 +36,6 @@ pub use api::{Api, openapi};
 pub use error::{Code, Problem};
 pub use metrics::Metrics;
 pub use prometheus;
-pub use server::{Server, ServerError};
+pub use server::{ReloadHandle, Server, ServerError};
 pub use settings::{Role, ServerSettings, TlsFiles, Token, Tokens, UnknownRole};
 pub use tls::TlsError;

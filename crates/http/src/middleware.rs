@@ -6,8 +6,8 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -58,8 +58,9 @@ pub(crate) struct Route {
 /// What the middleware of all routes shares.
 #[derive(Debug)]
 pub(crate) struct MiddlewareStack {
-    callers: Callers,
-    pseudonyms: Pseudonyms,
+    /// Replaced when the tokens are reloaded.
+    access: RwLock<Arc<Access>>,
+    pseudonym_key: Option<String>,
     metrics: Metrics,
     in_flight: AtomicUsize,
     max_in_flight: usize,
@@ -72,8 +73,8 @@ pub(crate) struct MiddlewareStack {
 impl MiddlewareStack {
     pub(crate) fn new(settings: &ServerSettings, tokens: &Tokens, metrics: Metrics) -> Self {
         Self {
-            callers: Callers::new(tokens),
-            pseudonyms: Pseudonyms::new(settings.pseudonym_key.as_deref(), tokens),
+            access: RwLock::new(Arc::new(Access::new(settings.pseudonym_key.as_deref(), tokens))),
+            pseudonym_key: settings.pseudonym_key.clone(),
             metrics,
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_in_flight,
@@ -84,8 +85,15 @@ impl MiddlewareStack {
         }
     }
 
+    /// Admits callers by these tokens from now on; requests in flight are not affected.
+    pub(crate) fn reload_tokens(&self, tokens: &Tokens) {
+        let access = Arc::new(Access::new(self.pseudonym_key.as_deref(), tokens));
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
+    }
+
     fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Admission, Problem> {
-        if self.callers.is_open() {
+        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        if access.callers.is_open() {
             local_site::check(request.uri(), request.headers())?;
         }
         let permit = match route.kind {
@@ -94,12 +102,13 @@ impl MiddlewareStack {
         };
         let is_read = matches!(route.kind, RouteKind::Read | RouteKind::Probe);
         let role = match route.role {
-            Some(role) => Some(self.callers.admit(request.headers(), role, is_read)?),
+            Some(role) => Some(access.callers.admit(request.headers(), role, is_read)?),
             None => None,
         };
+        let masked = (role == Some(Role::Auditor)).then(|| Arc::clone(&access));
         match request.uri().query() {
             Some(query) if !query.is_empty() && !route.takes_query => Err(no_query(query)),
-            _ => Ok(Admission { permit, is_masked: role == Some(Role::Auditor) }),
+            _ => Ok(Admission { permit, masked }),
         }
     }
 
@@ -131,8 +140,21 @@ impl MiddlewareStack {
 #[derive(Debug)]
 struct Admission {
     permit: Option<InFlightPermit>,
-    /// The caller must not see personal data.
-    is_masked: bool,
+    /// Set where the caller must not see personal data.
+    masked: Option<Arc<Access>>,
+}
+
+/// Who may call, and the pseudonyms that auditors see.
+#[derive(Debug)]
+struct Access {
+    callers: Callers,
+    pseudonyms: Pseudonyms,
+}
+
+impl Access {
+    fn new(pseudonym_key: Option<&str>, tokens: &Tokens) -> Self {
+        Self { callers: Callers::new(tokens), pseudonyms: Pseudonyms::new(pseudonym_key, tokens) }
+    }
 }
 
 /// Counts a request as in flight; a stream keeps it until its last byte.
@@ -178,7 +200,7 @@ impl<H> WithMiddleware<H> {
         let method = request.method().clone();
         let encoding = Encoding::accepted(request.headers());
         let mut response = match stack.admit(&route, &request) {
-            Ok(Admission { permit, is_masked }) => {
+            Ok(Admission { permit, masked }) => {
                 let handled = async { handler.call(request, state).await };
                 // Only an observer needs to know which request a statement belongs to.
                 let handled = if let Some(observer) = &stack.observer {
@@ -199,10 +221,11 @@ impl<H> WithMiddleware<H> {
                     Ok(Err(panic)) => panicked(&stack.metrics, panic.as_ref()).into_response(),
                     Err(_elapsed) => timed_out(route.kind).into_response(),
                 };
-                let response = if is_masked {
-                    stack.pseudonyms.mask(response).await.unwrap_or_else(IntoResponse::into_response)
-                } else {
-                    response
+                let response = match masked {
+                    Some(access) => {
+                        access.pseudonyms.mask(response).await.unwrap_or_else(IntoResponse::into_response)
+                    }
+                    None => response,
                 };
                 attach_permit(permit, route.kind, response)
             }

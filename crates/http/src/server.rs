@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,7 +22,7 @@ use crate::api::Api;
 use crate::connection::{Activity, ConnectionService, NextCheck, Watchdog, Watched};
 use crate::error::{Code, Problem};
 use crate::request_id::RequestId;
-use crate::settings::ServerSettings;
+use crate::settings::{ServerSettings, Tokens};
 use crate::tls::{self, TlsError};
 
 /// Between two attempts to accept where descriptors or memory are exhausted.
@@ -67,10 +67,29 @@ pub struct Server {
     mode: watch::Sender<Mode>,
 }
 
+/// Reloads the tokens and the certificate of a running server.
+#[derive(Debug, Clone)]
+pub struct ReloadHandle {
+    shared: Arc<Shared>,
+}
+
+impl ReloadHandle {
+    /// Reads the certificate and its key again. Where they cannot be used, nothing changes. Open connections keep the
+    /// certificate that they began with.
+    pub fn reload(&self, tokens: &Tokens) -> Result<(), TlsError> {
+        if let (Some(tls), Some(files)) = (&self.shared.tls, &self.shared.settings.tls) {
+            *tls.write().unwrap_or_else(PoisonError::into_inner) = tls::acceptor(files)?;
+        }
+        self.shared.api.reload_tokens(tokens);
+        Ok(())
+    }
+}
+
 struct Shared {
     api: Api,
     settings: ServerSettings,
-    tls: Option<TlsAcceptor>,
+    /// Replaced when the certificate is reloaded.
+    tls: Option<RwLock<TlsAcceptor>>,
     protocol: auto::Builder<TokioExecutor>,
     refusals: Arc<Semaphore>,
 }
@@ -94,7 +113,7 @@ impl Server {
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             api,
             settings,
-            tls,
+            tls: tls.map(RwLock::new),
         };
         Ok(Self {
             listener,
@@ -108,6 +127,11 @@ impl Server {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// A handle that reloads what a running server reads from files.
+    pub fn reload_handle(&self) -> ReloadHandle {
+        ReloadHandle { shared: Arc::clone(&self.shared) }
     }
 
     /// Serves until `shutdown` is ready, then finishes the requests in flight within `shutdown_grace`. Returns whether all
@@ -200,7 +224,8 @@ impl Shared {
         let _ = stream.set_nodelay(true);
         let connections = self.api.connections();
         connections.inc();
-        match &self.tls {
+        let tls = self.tls.as_ref().map(|tls| tls.read().unwrap_or_else(PoisonError::into_inner).clone());
+        match tls {
             None => self.drive(stream, mode).await,
             Some(tls) => match timeout(self.settings.header_timeout, tls.accept(stream)).await {
                 Ok(Ok(stream)) => self.drive(stream, mode).await,

@@ -1,5 +1,6 @@
 //! TLS with certificates from files, and the errors of unusable files.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::client::client_with;
 
@@ -48,8 +50,21 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
     let _ = plain.read_to_end(&mut response).await;
     assert!(!response.starts_with(b"HTTP/"), "{response:?}");
 
+    let mut stream = connect(address, &files.certificate).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+}
+
+/// A connection of a client that trusts this certificate alone.
+async fn connect(
+    address: SocketAddr,
+    certificate: &CertifiedKey<rcgen::KeyPair>,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    roots.add(files.certificate.cert.der().clone()).unwrap();
+    roots.add(certificate.cert.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -59,12 +74,24 @@ async fn requests_are_served_over_tls_and_plain_text_is_not() {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_after_a_reload() {
+    let (old, new) = (files(), files());
+    let server = bind(old.paths.clone()).await.unwrap();
+    let (address, handle) = (server.address(), server.reload_handle());
+    tokio::spawn(server.run(std::future::pending()));
+    connect(address, &old.certificate).await.unwrap();
+    std::fs::write(&old.paths.key, "no key").unwrap();
+    handle.reload(&Tokens::default()).unwrap_err();
+    connect(address, &old.certificate).await.unwrap();
+    std::fs::copy(&new.paths.certificate, &old.paths.certificate).unwrap();
+    std::fs::copy(&new.paths.key, &old.paths.key).unwrap();
+    handle.reload(&Tokens::default()).unwrap();
+    connect(address, &new.certificate).await.unwrap();
+    assert!(connect(address, &old.certificate).await.is_err());
 }
 
 #[tokio::test]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mw_http::prometheus::Registry;
-use mw_http::{Api, Server};
+use mw_http::{Api, ReloadHandle, Server};
 use mw_shop::{Shop, SystemClock};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, Engine, ServerArgs};
+use crate::config::{Config, Engine, ServerArgs, Sources};
 use crate::demo::{self, Filled};
 use crate::storage::Storage;
 use crate::trace::TraceFile;
@@ -29,7 +29,8 @@ const EXIT_INTERRUPTED: i32 = 1;
 #[command(after_help = "\
 Without options it serves the embedded engine from ./data on 127.0.0.1:8080. One line with the address appears on \
 standard output once requests are accepted; logs go to standard error. SIGTERM or Ctrl-C finishes the requests in flight and \
-exits; a second one exits at once, and no acknowledged write is lost either way.
+exits; a second one exits at once, and no acknowledged write is lost either way. SIGHUP reloads the tokens and the TLS \
+certificate.
 
 Examples:
   mw serve --demo
@@ -99,13 +100,48 @@ async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop
     let api = Api::new(shop.clone(), &config.server, &config.tokens, Registry::new())
         .context("register metrics")?;
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+    if config.server.tls.is_none() && !config.listen.ip().is_loopback() {
+        tracing::warn!(
+            listen = %config.listen,
+            "serve without TLS on an address that other machines reach: tokens and personal data travel in plain text; set \
+             server.tls.certificate and server.tls.key, or put a TLS proxy in front"
+        );
+    }
     let server = Server::bind(config.listen, config.server, api).await?;
+    let reload = tokio::spawn(reload_on_hangup(args.server.sources(), server.reload_handle(), hangups()?));
     let expiry = tokio::spawn(expire(shop));
     terminal::print(&format!("mw is serving {scheme}://{} ({})\n", server.address(), storage.described()))?;
     server.run(signals.received()).await;
     expiry.abort();
+    reload.abort();
     tracing::info!("stopped serving");
     Ok(())
+}
+
+fn hangups() -> Result<Signal> {
+    signal(SignalKind::hangup()).context("watch for SIGHUP")
+}
+
+/// On SIGHUP, reads the configuration again and takes over its tokens and certificate. A configuration that cannot be used
+/// changes nothing.
+async fn reload_on_hangup(sources: Sources, handle: ReloadHandle, mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        let reloaded = Config::load(&sources).map_err(anyhow::Error::from).and_then(|config| {
+            let tokens = config.tokens.0.len();
+            handle.reload(&config.tokens)?;
+            Ok(tokens)
+        });
+        match reloaded {
+            Ok(tokens) => tracing::info!(
+                tokens,
+                "reloaded tokens and certificate; other settings take effect at the next start"
+            ),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "reload tokens and certificate: the old ones stay in effect"
+            ),
+        }
+    }
 }
 
 fn message(filled: &Filled) -> String {

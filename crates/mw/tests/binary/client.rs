@@ -20,6 +20,7 @@ pub(crate) struct Call {
     pub(crate) path: String,
     pub(crate) body: Option<Value>,
     pub(crate) key: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ pub(crate) struct Reply {
 
 impl Call {
     pub(crate) fn new(method: &'static str, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: None, key: None }
+        Self { method, path: path.into(), body: None, key: None, token: None }
     }
 
     pub(crate) fn json(mut self, body: Value) -> Self {
@@ -42,6 +43,11 @@ impl Call {
 
     pub(crate) fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
+        self
+    }
+
+    pub(crate) fn token(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
         self
     }
 }
@@ -130,6 +136,7 @@ fn request(call: &Call) -> Vec<u8> {
     if call.method != "GET" {
         lines.push(format!("content-length: {}", body.len()));
     }
+    lines.extend(call.token.as_ref().map(|token| format!("authorization: Bearer {token}")));
     lines.extend(call.key.as_ref().map(|key| format!("idempotency-key: {key}")));
     format!("{}\r\n\r\n{body}", lines.join("\r\n")).into_bytes()
 }

@@ -235,3 +235,23 @@ fn an_unpaid_order_is_cancelled_in_the_background() {
     until("the order is cancelled", || client.get(&path).body["status"] == "cancelled");
     assert_eq!(client.get("/v1/products/p/stock/moscow").body["available"], 5);
 }
+
+#[test]
+fn sighup_reloads_the_tokens() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("mw.toml");
+    let token = |secret: &str| format!("[[tokens]]\nrole = \"operator\"\ntoken = \"{secret}\"\n");
+    let [first, second] = ["first-token-0123456", "second-token-012345"];
+    fs::write(&file, token(first)).unwrap();
+    let server = Server::start(&folder.path().join("data"), &["--config", file.to_str().unwrap()]);
+    let status =
+        |secret: &str| server.client().call(&Call::new("GET", "/v1/categories").token(secret)).status;
+    assert_eq!((status(first), status(second)), (200, 401));
+    fs::write(&file, token(second)).unwrap();
+    server.signal(Signal::HUP);
+    until("the second token is admitted", || status(second) == 200);
+    assert_eq!(status(first), 401);
+    let ended = server.stop();
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stderr.contains("reloaded tokens and certificate"), "{}", ended.stderr);
+}
