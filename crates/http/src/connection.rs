@@ -207,24 +207,27 @@ impl<IO: AsyncRead> Watched<IO> {
     /// has arrived. Closing with unread bytes resets the connection, and the client may lose the last response.
     fn poll_discard(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
+        let lingers = this.activity.lingers.load(Ordering::Relaxed);
         let mut scratch = [MaybeUninit::uninit(); 4 * 1024];
+        let mut has_more = true;
         for _ in 0..DISCARDED_CHUNKS_MAX {
             let mut unread = ReadBuf::uninit(&mut scratch);
             match this.io.as_mut().poll_read(cx, &mut unread) {
                 Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending if this.activity.lingers.load(Ordering::Relaxed) => {
-                    let timer = || Box::pin(tokio::time::sleep(LINGER_TIMEOUT));
-                    return this.lingering.get_or_insert_with(timer).as_mut().poll(cx);
+                Poll::Pending if lingers => {
+                    has_more = false;
+                    break;
                 }
-                Poll::Pending => return Poll::Ready(()),
+                _ => return Poll::Ready(()),
             }
         }
-        if !this.activity.lingers.load(Ordering::Relaxed) {
+        if !lingers {
             return Poll::Ready(());
         }
-        // More has arrived: other connections of this thread go first.
-        cx.waker().wake_by_ref();
+        if has_more {
+            // Other connections of this thread go first.
+            cx.waker().wake_by_ref();
+        }
         let timer = || Box::pin(tokio::time::sleep(LINGER_TIMEOUT));
         this.lingering.get_or_insert_with(timer).as_mut().poll(cx)
     }

@@ -29,15 +29,14 @@ impl Pseudonyms {
     /// The configured key, or one derived from the tokens of the other roles, which every process of the shop has too.
     pub(crate) fn new(configured: Option<&str>, tokens: &Tokens) -> Self {
         let mut hash = Sha256::new();
-        match configured {
-            Some(key) => hash.update(key.as_bytes()),
-            None => {
-                let others = tokens.0.iter().filter(|token| token.role != Role::Auditor);
-                let mut secrets: Vec<&str> = others.map(|token| token.secret.as_str()).collect();
-                secrets.sort_unstable();
-                for secret in secrets {
-                    hash.update(Sha256::digest(secret.as_bytes()));
-                }
+        if let Some(key) = configured {
+            hash.update(key.as_bytes());
+        } else {
+            let others = tokens.0.iter().filter(|token| token.role != Role::Auditor);
+            let mut secrets: Vec<&str> = others.map(|token| token.secret.as_str()).collect();
+            secrets.sort_unstable();
+            for secret in secrets {
+                hash.update(Sha256::digest(secret.as_bytes()));
             }
         }
         Self { key: hash.finalize().into() }
