@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -69,19 +69,14 @@ impl Encoding {
 }
 
 /// Whether the response has a whole body that is large enough; streams have no known size.
-fn is_compressible(response: &Response) -> bool {
+pub(crate) fn is_compressible(response: &Response) -> bool {
     response.body().size_hint().exact().is_some_and(|size| size > BODY_BYTES_MIN)
         && !response.headers().contains_key(CONTENT_ENCODING)
         && response.status() != StatusCode::PARTIAL_CONTENT
 }
 
-/// Compresses the body where that is possible. A body that cannot be compressed is sent as it is.
-pub(crate) async fn compress(accepted: Option<Encoding>, mut response: Response) -> Response {
-    if !is_compressible(&response) {
-        return response;
-    }
-    response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
-    let Some(encoding) = accepted else { return response };
+/// Compresses a body that is [compressible](is_compressible).
+pub(crate) async fn compress(encoding: Encoding, response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     // A whole body is in memory and cannot fail.
     let Ok(body) = body.collect().await else { return Response::from_parts(parts, Body::empty()) };

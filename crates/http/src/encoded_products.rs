@@ -1,8 +1,8 @@
-//! Encoded products: a bounded cache of their JSON.
+//! Encoded products: a bounded cache of their JSON and of its tag.
 //!
 //! A store that caches products gives the same `Arc` to every reader, so the address of that `Arc` is the key. A slot keeps its
 //! product alive: no other product can have the address while the slot holds it. A product that only the request holds will not
-//! be read at this address again and is not kept. A product replaces the one that had its slot before.
+//! be read at this address again and is not kept. A product replaces the older one of its set.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,53 +10,56 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use mw_domain::{Currency, Product};
 
+use crate::conditional::Tag;
 use crate::wire::{json, products::ProductView};
 
-/// Slots of the cache, as a power of two.
-const SLOTS_LOG2: u32 = 14;
+/// Sets of the cache, as a power of two. A set has two slots, so that two products that are often read with each other do not
+/// replace each other all the time.
+const SETS_LOG2: u32 = 13;
 /// Longer JSON is encoded for each request, so that the cache takes at most 128 MiB and usually a tenth of it.
 const ENCODED_BYTES_MAX: usize = 8 * 1_024;
 
 /// The JSON of the products that were read last. A shop has one currency.
 pub(crate) struct EncodedProducts {
     currency: Currency,
-    slots: Box<[RwLock<Option<Slot>>]>,
+    sets: Box<[RwLock<[Option<Slot>; 2]>]>,
 }
 
 struct Slot {
     product: Arc<Product>,
     json: Bytes,
+    tag: Tag,
 }
 
 impl EncodedProducts {
     pub(crate) fn new(currency: Currency) -> Self {
-        Self { currency, slots: (0..1 << SLOTS_LOG2).map(|_| RwLock::new(None)).collect() }
+        Self { currency, sets: (0..1 << SETS_LOG2).map(|_| RwLock::default()).collect() }
     }
 
-    /// The product as JSON.
-    pub(crate) fn json(&self, product: &Arc<Product>) -> Bytes {
-        self.with_json(product, Bytes::clone)
-    }
-
-    /// Reads the JSON of the product where it is kept.
-    pub(crate) fn with_json<T>(&self, product: &Arc<Product>, read: impl FnOnce(&Bytes) -> T) -> T {
-        // The slot index has fewer bits than there are slots; a missing slot would only mean that nothing is kept.
-        let Some(lock) = self.slots.get(slot_index(product)) else {
-            return read(&self.encode(product));
+    /// Reads the JSON of the product, and its tag, where they are kept.
+    pub(crate) fn with_json<T>(&self, product: &Arc<Product>, read: impl FnOnce(&Bytes, Tag) -> T) -> T {
+        // The index has as many bits as there are sets; a missing set would only mean that nothing is kept.
+        let Some(lock) = self.sets.get(set_index(product)) else {
+            let json = self.encode(product);
+            return read(&json, Tag::of(&json));
         };
-        if let Some(slot) = &*lock.read().unwrap_or_else(PoisonError::into_inner)
-            && Arc::ptr_eq(&slot.product, product)
-        {
-            return read(&slot.json);
+        for slot in lock.read().unwrap_or_else(PoisonError::into_inner).iter().flatten() {
+            if Arc::ptr_eq(&slot.product, product) {
+                return read(&slot.json, slot.tag);
+            }
         }
         let json = self.encode(product);
+        let tag = Tag::of(&json);
         if Arc::strong_count(product) > 1 && json.len() <= ENCODED_BYTES_MAX {
-            let slot = Slot { product: Arc::clone(product), json: json.clone() };
-            let replaced = lock.write().unwrap_or_else(PoisonError::into_inner).replace(slot);
+            let slot = Slot { product: Arc::clone(product), json: json.clone(), tag };
+            let mut set = lock.write().unwrap_or_else(PoisonError::into_inner);
+            let [newer, older] = &mut *set;
+            let replaced = std::mem::replace(older, newer.replace(slot));
+            drop(set);
             // Freed after the lock is released.
             drop(replaced);
         }
-        read(&json)
+        read(&json, tag)
     }
 
     fn encode(&self, product: &Product) -> Bytes {
@@ -70,9 +73,9 @@ impl EncodedProducts {
 }
 
 /// Addresses differ in their middle bits; a multiplication moves them to the top.
-fn slot_index(product: &Arc<Product>) -> usize {
+fn set_index(product: &Arc<Product>) -> usize {
     let address = Arc::as_ptr(product).addr() as u64;
-    let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS_LOG2);
+    let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SETS_LOG2);
     usize::try_from(mixed).unwrap_or_default()
 }
 
@@ -101,6 +104,15 @@ mod tests {
         })
     }
 
+    const SLOTS_LOG2: u32 = SETS_LOG2 + 1;
+
+    fn json_of(cache: &EncodedProducts, product: &Arc<Product>) -> Bytes {
+        cache.with_json(product, |json, tag| {
+            assert_eq!(tag, Tag::of(json));
+            json.clone()
+        })
+    }
+
     fn cache() -> EncodedProducts {
         EncodedProducts::new(Currency::parse("RUB").unwrap())
     }
@@ -109,17 +121,17 @@ mod tests {
     fn json_of_a_product_is_that_of_its_view() {
         let (cache, product) = (cache(), product("два \"слова\"\n"));
         let view = serde_json::to_vec(&ProductView::new(&product, &cache.currency)).unwrap();
-        assert_eq!(cache.json(&product), view);
+        assert_eq!(json_of(&cache, &product), view);
         let shared = Arc::clone(&product);
-        assert_eq!((cache.json(&shared), cache.json(&product)), (view.clone().into(), view.into()));
+        assert_eq!((json_of(&cache, &shared), json_of(&cache, &product)), (view.clone().into(), view.into()));
     }
 
     #[test]
     fn shared_product_is_encoded_once() {
         let (cache, product) = (cache(), product("shared"));
         let _held_by_the_store = Arc::clone(&product);
-        let first = cache.json(&product);
-        assert_eq!(cache.json(&product).as_ptr(), first.as_ptr());
+        let first = json_of(&cache, &product);
+        assert_eq!(json_of(&cache, &product).as_ptr(), first.as_ptr());
         assert_eq!(Arc::strong_count(&product), 3);
     }
 
@@ -127,17 +139,17 @@ mod tests {
     fn product_that_only_the_request_holds_or_with_long_json_is_not_kept() {
         let (cache, alone, long) = (cache(), product("alone"), product(&"x".repeat(ENCODED_BYTES_MAX)));
         let _held_by_the_store = Arc::clone(&long);
-        drop((cache.json(&alone), cache.json(&long)));
+        drop((json_of(&cache, &alone), json_of(&cache, &long)));
         assert_eq!((Arc::strong_count(&alone), Arc::strong_count(&long)), (1, 2));
     }
 
     #[test]
-    fn product_replaces_the_one_in_its_slot() {
+    fn product_replaces_the_older_one_of_its_set() {
         let cache = cache();
         let products: Vec<Arc<Product>> = (0..3 << SLOTS_LOG2).map(|_| product("")).collect();
         let shared = products.clone();
         for product in &products {
-            cache.json(product);
+            json_of(&cache, product);
         }
         let kept = shared.iter().filter(|product| Arc::strong_count(product) == 3).count();
         // How evenly the slots fill depends on the addresses that the allocator chose.

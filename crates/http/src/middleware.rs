@@ -222,9 +222,9 @@ impl<H> WithMiddleware<H> {
                     Err(_elapsed) => timed_out(route.kind).into_response(),
                 };
                 let response = match masked {
-                    Some(access) => {
-                        access.pseudonyms.mask(response).await.unwrap_or_else(IntoResponse::into_response)
-                    }
+                    Some(access) => Box::pin(access.pseudonyms.mask(response))
+                        .await
+                        .unwrap_or_else(IntoResponse::into_response),
                     None => response,
                 };
                 attach_permit(permit, route.kind, response)
@@ -235,7 +235,13 @@ impl<H> WithMiddleware<H> {
         if let Some(problem) = &problem {
             write_problem(problem, &id, &mut response);
         }
-        let mut response = compression::compress(encoding, response).await;
+        if compression::is_compressible(&response) {
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+            if let Some(encoding) = encoding {
+                // Boxed, as most requests do without it.
+                response = Box::pin(compression::compress(encoding, response)).await;
+            }
+        }
         let took = arrived.elapsed();
         route.metrics.observe(response.status(), took);
         log(&stack, &route, &method, &id, response.status(), took, problem.as_ref());

@@ -7,7 +7,7 @@ use mw_domain::{Date, GeoZone, OrderId, Period, UserId};
 use mw_store::{Done, Page, PageRequest, Position};
 
 use crate::app::App;
-use crate::conditional::IfNoneMatch;
+use crate::conditional::{IfNoneMatch, Tag};
 use crate::cursor::Scope;
 use crate::docs::{
     IdempotencyKey, IfMatchVersion, OrdersParams, PageParams, PeriodParams, RequiredIdempotencyKey,
@@ -57,7 +57,9 @@ pub(crate) async fn read(
     let order = app.shop.order(order_id).await.or_problem(&app)?.ok_or_else(|| not_found(order_id))?;
     let currency = app.shop.currency();
     let view = OrderView::new(&order, &currency);
-    Ok(if_none_match.respond(response::encode(view.size(), &view)?))
+    // An order changes with its version and not otherwise.
+    let tag = Tag::of(order_id.as_bytes()).and(order.version);
+    Ok(if_none_match.respond(tag, response::encode(view.size(), &view)?))
 }
 
 /// What happened to an order

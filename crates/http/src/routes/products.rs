@@ -1,14 +1,15 @@
 //! The catalogue: products, and categories by price.
 
+use std::cell::Cell;
+
 use axum::extract::State;
-use bytes::Bytes;
 use http::StatusCode;
 use mw_domain::{Category, GeoZone, Money, ProductId};
 use mw_store::Freshness;
 use mw_store::products::{CategoryQuery, Listed};
 
 use crate::app::App;
-use crate::conditional::IfNoneMatch;
+use crate::conditional::{IfNoneMatch, Tag};
 use crate::cursor::Scope;
 use crate::docs::{CategoryParams, FreshParam, PageParams};
 use crate::error::{Code, Problem};
@@ -36,7 +37,8 @@ pub(crate) async fn read(
     let product = app.shop.product(&product_id, freshness).await.or_problem(&app)?;
     let product =
         product.ok_or_else(|| Problem::new(Code::ProductNotFound, format!("no product {product_id}")))?;
-    Ok(if_none_match.respond(app.encoded_products.json(&product)))
+    let (json, tag) = app.encoded_products.with_json(&product, |json, tag| (json.clone(), tag));
+    Ok(if_none_match.respond(tag, json))
 }
 
 fn freshness(query: &mut Query) -> Result<Freshness, Problem> {
@@ -103,15 +105,18 @@ pub(crate) async fn list(State(app): State<App>, if_none_match: IfNoneMatch, mut
     let (category, scope) = category_query(&mut query)?;
     let page = query.page(&scope)?;
     let page = app.shop.category(&category, freshness, page).await.or_problem(&app)?;
+    // A cell, because the tag is made while the page is written.
+    let tag = Cell::new(Tag::new().and(u64::from(page.next.is_some())));
     // Products of a category are alike: the first one tells how much room the page takes.
-    let first =
-        page.items.first().map_or(0, |listed| app.encoded_products.with_json(&listed.product, Bytes::len));
-    let size = page.items.len() * (first + AVAILABLE_BYTES);
-    let write = |out: &mut Vec<u8>, listed: &Listed| {
-        let write = |product: &Bytes| products::write_listed(out, product, listed.available);
-        app.encoded_products.with_json(&listed.product, write);
-    };
-    Ok(if_none_match.respond(list::write(size, &page, &scope, write)))
+    let json_bytes = |listed: &Listed| app.encoded_products.with_json(&listed.product, |json, _| json.len());
+    let size = page.items.len() * (page.items.first().map_or(0, json_bytes) + AVAILABLE_BYTES);
+    let body = list::write(size, &page, &scope, |out, listed| {
+        app.encoded_products.with_json(&listed.product, |json, product| {
+            tag.set(tag.get().and_tag(product).and(listed.available.unwrap_or(u64::MAX)));
+            products::write_listed(out, json, listed.available);
+        });
+    });
+    Ok(if_none_match.respond(tag.get(), body))
 }
 
 fn category_query(query: &mut Query) -> Result<(CategoryQuery, Scope), Problem> {
