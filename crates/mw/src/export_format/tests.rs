@@ -142,7 +142,12 @@ fn samples() -> Vec<Record> {
     };
     vec![
         Record::Product(product),
-        Record::Stock { stock: stock(), ledger: vec![movement] },
+        Record::Stock { stock: stock(), ledger: vec![movement.clone()] },
+        Record::Ledger {
+            product_id: stock().product_id,
+            geo_zone: stock().geo_zone,
+            ledger: vec![movement],
+        },
         Record::Cart(cart(user(), CartStatus::Active)),
         Record::Cart(cart(guest.clone(), CartStatus::Abandoned)),
         Record::CartChange {
