@@ -19,7 +19,7 @@ use mw_codec::VERSION;
 use crate::tables::Table;
 
 /// How long an expired row stays, so that a clock set forward by mistake for a moment deletes nothing.
-const GRACE_MS: i64 = 3_600_000;
+pub(crate) const GRACE_MS: i64 = 3_600_000;
 /// How long a compaction works before it pauses.
 const WORK_SLICE: Duration = Duration::from_millis(1);
 /// All compactions together pause this many times as long as they work.
@@ -66,7 +66,7 @@ impl CompactionThrottle {
 
 /// Makes the filter of each compaction of one table.
 struct FilterFactory {
-    /// The time of the latest command; `None` for tables whose rows do not expire.
+    /// The time of the latest maintenance; `None` for tables whose rows do not expire.
     now_ms: Option<Arc<AtomicI64>>,
     throttle: Arc<CompactionThrottle>,
 }
@@ -137,7 +137,7 @@ impl Drop for ThrottledFilter {
 }
 
 /// A value that cannot be decoded stays: its reader reports the damage.
-fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
+pub(crate) fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
     match value.split_first() {
         Some((&VERSION, rest)) => {
             rest.first_chunk::<8>().is_some_and(|expiry| i64::from_be_bytes(*expiry) <= cutoff_ms)

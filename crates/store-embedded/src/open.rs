@@ -21,6 +21,7 @@ use mw_domain::Currency;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::compaction::{CompactionThrottle, filters};
+use crate::holds::HoldIndex;
 use crate::reader::SnapshotReader;
 use crate::tables::{Table, Tables};
 use crate::timers::NextTimers;
@@ -118,6 +119,7 @@ pub(crate) struct Opened {
     pub(crate) tables: Tables,
     pub(crate) commit_sequence: u64,
     pub(crate) next_timers: NextTimers,
+    pub(crate) holds: HoldIndex,
     pub(crate) now_ms: Arc<AtomicI64>,
     pub(crate) throttle: Arc<CompactionThrottle>,
     pub(crate) lock: File,
@@ -141,22 +143,28 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     // A crash here leaves some of the tables created; the next open creates the missing ones and replays the journals.
     let (db, tables) = open_tables(options, &now_ms, &throttle).map_err(|error| fjall_error(path, error))?;
     // Dropping a refused database waits for its compactions, which must not pause then.
-    let (commit_sequence, next_timers) =
+    let (commit_sequence, next_timers, holds) =
         check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
-    Ok(Opened { db, tables, commit_sequence, next_timers, now_ms, throttle, lock })
+    Ok(Opened { db, tables, commit_sequence, next_timers, holds, now_ms, throttle, lock })
 }
 
 /// Checks the currency and the commit sequence number, and reads what the writer starts with.
-fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<(u64, NextTimers), OpenError> {
+fn check_contents(
+    options: &Options,
+    db: &Database,
+    tables: &Tables,
+) -> Result<(u64, NextTimers, HoldIndex), OpenError> {
     let path = options.path.as_path();
     // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
     let commit_sequence = stored_commit_sequence(tables).map_err(|error| fjall_error(path, error))?;
     // A crash before the number is saved leaves the lower one of the previous open or close, which this check accepts.
     check_commit_sequence(path, commit_sequence)?;
-    let next_timers = NextTimers::read(&SnapshotReader::new(db, tables))
-        .map_err(|error| OpenError::damaged(path, error.to_string()))?;
-    Ok((commit_sequence, next_timers))
+    let snapshot = SnapshotReader::new(db, tables);
+    let damaged = |error: mw_store::StoreError| OpenError::damaged(path, error.to_string());
+    let next_timers = NextTimers::read(&snapshot).map_err(damaged)?;
+    let holds = HoldIndex::read(&snapshot).map_err(damaged)?;
+    Ok((commit_sequence, next_timers, holds))
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {

@@ -18,6 +18,7 @@ use mw_store::{Done, Page, PageRequest, Refusal, Result, StoreError};
 
 use crate::idempotency::{self, Placed};
 use crate::keys::{self, OrderList};
+use crate::maintenance::COMMAND_ROWS;
 use crate::reader::{KeyRange, List, Reader, page};
 use crate::stock::UnknownProduct;
 use crate::tables::Table;
@@ -28,7 +29,7 @@ use crate::{EmbeddedStore, carts, products, stock, timers};
 impl Orders for EmbeddedStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
         let done = self
-            .write(command.now, move |tx| {
+            .write(move |tx| {
                 let identity = command.identity.clone();
                 idempotency::run(tx, identity, command.now, |tx| place(tx, command).map(Placed))
             })
@@ -49,7 +50,7 @@ impl Orders for EmbeddedStore {
     }
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| set_status(tx, command))
         })
@@ -82,8 +83,17 @@ impl Orders for EmbeddedStore {
         if now < self.status.next_payment_timer() {
             return Ok(0);
         }
-        let note = note.to_owned();
-        self.write(now, move |tx| cancel_unpaid(tx, now, &note, limit)).await
+        let mut cancelled = 0;
+        // A crash between two commands leaves the timers of the rest, and the next call finds them.
+        while cancelled < limit {
+            let (slice, note) = (COMMAND_ROWS.min(limit - cancelled), note.to_owned());
+            let count = self.write(move |tx| cancel_unpaid(tx, now, &note, slice)).await?;
+            cancelled += count;
+            if count < slice {
+                break;
+            }
+        }
+        Ok(cancelled)
     }
 }
 
@@ -159,7 +169,7 @@ fn place(tx: &mut Tx, mut command: PlaceOrder) -> Result<Order> {
     command.check_total(total)?;
     let order = command.into_order(order_lines, total);
     // Final even if the order is refused below: the units of these holds are available in any case.
-    stock::expire_due_holds(tx, now)?;
+    stock::expire_for(tx, &order.geo_zone, lines(&order), now)?;
     // All lines are checked before the first moves, so that a refusal names every shortage.
     stock::check_demands(tx, &order.geo_zone, lines(&order), UnknownProduct::RuledOut)?;
     // The units move in the batch of their order: no crash leaves held units without an order.

@@ -67,6 +67,17 @@ impl Table {
         Self::Meta,
     ];
 
+    /// The tables whose rows expire.
+    pub(crate) const EXPIRING: [Self; 7] = [
+        Self::Carts,
+        Self::ClosedCarts,
+        Self::CartChanges,
+        Self::Sessions,
+        Self::SessionsByUser,
+        Self::Reservations,
+        Self::IdempotencyKeys,
+    ];
+
     /// The table's name on disk.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -95,17 +106,7 @@ impl Table {
 
     /// Whether values start with their expiry, so that compaction may drop expired rows.
     pub(crate) fn expires(name: &str) -> bool {
-        [
-            Self::Carts,
-            Self::ClosedCarts,
-            Self::CartChanges,
-            Self::Sessions,
-            Self::SessionsByUser,
-            Self::Reservations,
-            Self::IdempotencyKeys,
-        ]
-        .iter()
-        .any(|table| table.name() == name)
+        Self::EXPIRING.iter().any(|table| table.name() == name)
     }
 
     /// Whether rows have no value. Such rows are many and small, and take several times their bytes in a memtable.

@@ -5,11 +5,14 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
+use mw_domain::Timestamp;
 use mw_store::Result;
 
 use crate::cache::ReadCache;
+use crate::holds::{HoldChange, HoldEnd, HoldIndex};
 use crate::keys::Key;
 use crate::reader::{KeyRange, Reader, RowVisitor, storage_error};
 use crate::row_cache::RowCache;
@@ -37,6 +40,12 @@ pub(crate) struct Tx {
     commit_sequence: u64,
     /// Lower bounds of the earliest timers, with the pending rows.
     pub(crate) next_timers: NextTimers,
+    /// The open holds of the last batch.
+    holds: Arc<HoldIndex>,
+    /// The holds that the running batch has opened and closed.
+    hold_changes: Vec<HoldChange>,
+    /// How many of them are final.
+    hold_changes_final: usize,
 }
 
 /// What a commit wrote.
@@ -55,6 +64,7 @@ impl Tx {
         row_cache: RowCache,
         commit_sequence: u64,
         next_timers: NextTimers,
+        holds: Arc<HoldIndex>,
     ) -> Self {
         Self {
             db,
@@ -65,15 +75,20 @@ impl Tx {
             undo_discarded: 0,
             commit_sequence,
             next_timers,
+            holds,
+            hold_changes: Vec::new(),
+            hold_changes_final: 0,
         }
     }
 
     /// Runs a command, or a part of one; an error rolls its writes back.
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (timers_before, savepoint) = (self.next_timers, self.undo_discarded + self.undo_log.len());
+        let hold_changes_before = self.hold_changes.len();
         let result = command(self);
         if result.is_err() {
             self.roll_back_to(savepoint.saturating_sub(self.undo_discarded));
+            self.hold_changes.truncate(hold_changes_before.max(self.hold_changes_final));
             // The timers that the command removed are back.
             self.next_timers = self.next_timers.min(timers_before);
         }
@@ -91,6 +106,25 @@ impl Tx {
     pub(crate) fn discard_undo_log(&mut self) {
         self.undo_discarded += self.undo_log.len();
         self.undo_log.clear();
+        self.hold_changes_final = self.hold_changes.len();
+    }
+
+    /// Notes what the running command does to the open holds.
+    pub(crate) fn change_holds(&mut self, changes: impl Iterator<Item = HoldChange>) {
+        self.hold_changes.extend(changes);
+    }
+
+    /// Up to `limit` holds of a stock level that ended by `now` and still count as reserved.
+    pub(crate) fn ended_holds(&self, stock_key: &[u8], now: Timestamp, limit: usize) -> Vec<HoldEnd> {
+        self.holds.pending_ends(stock_key, now, &self.hold_changes, limit)
+    }
+
+    /// The units of all holds of a stock level that ended by `now` and still count as reserved.
+    pub(crate) fn ended_units(&self, stock_key: &[u8], now: Timestamp) -> u64 {
+        if now < self.next_timers.hold {
+            return 0;
+        }
+        self.holds.pending_units(stock_key, now, &self.hold_changes)
     }
 
     pub(crate) fn put(&mut self, table: Table, key: Key, value: Vec<u8>) {
@@ -163,6 +197,9 @@ impl Tx {
                 }
             }
         }
+        // Before the batch is visible: readers of an older snapshot take the changes back.
+        self.holds.apply(self.commit_sequence, &mut self.hold_changes);
+        self.hold_changes_final = 0;
         batch.commit()?;
         Ok(Committed { changed, bytes })
     }
@@ -224,7 +261,6 @@ fn visit_present(key: &Slice, value: Option<&Slice>, visit: RowVisitor<'_>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mw_domain::Timestamp;
     use mw_store::{Refusal, StoreError};
 
     const TABLE: Table = Table::Products;
@@ -232,7 +268,7 @@ mod tests {
     fn tx(folder: &std::path::Path) -> Tx {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
-        Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE)
+        Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE, Arc::default())
     }
 
     fn keys(tx: &Tx, range: &KeyRange, reverse: bool) -> String {

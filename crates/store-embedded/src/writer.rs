@@ -66,7 +66,7 @@ pub(crate) struct WriterStatus {
     next_hold_timer_ms: AtomicI64,
     /// No unpaid order in the visible state is cancelled before this moment.
     next_payment_timer_ms: AtomicI64,
-    /// The time of the latest command.
+    /// The time of the latest maintenance, by which compaction drops expired rows.
     pub(crate) now_ms: Arc<AtomicI64>,
     /// Why no write is possible until the next open.
     failure: Mutex<Option<String>>,
@@ -264,7 +264,7 @@ mod tests {
         let cache = Arc::new(ReadCache::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
         let flush_scheduler = FlushScheduler::start(db.clone(), tables.clone(), Arc::default()).unwrap();
-        let tx = Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE);
+        let tx = Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE, Arc::default());
         Writer::start(tx, status, cache, space, flush_scheduler, queue_max).unwrap()
     }
 
