@@ -5,6 +5,7 @@
 //! command or none.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mw_domain::limits::CART_HISTORY_DAYS;
@@ -15,6 +16,7 @@ use mw_store::{Done, Page, PageRequest, Position, Refusal, Result, StoreError};
 use crate::EmbeddedStore;
 use crate::idempotency;
 use crate::keys::{self, Activity, Key};
+use crate::long_reads::StoppableReader;
 use crate::reader::{KeyRange, List, Reader, page};
 use crate::tables::Table;
 use crate::tx::Tx;
@@ -87,7 +89,6 @@ impl Carts for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Cart>> {
-        let snapshot = self.snapshot();
         // Abandoned carts come first, then the active ones up to the hour of `idle_since`.
         let to = keys::activity_after_hour(Activity::Active, idle_since.hour());
         let list = List {
@@ -96,10 +97,13 @@ impl Carts for EmbeddedStore {
             reverse: false,
             is_position: |tail| keys::read_activity(tail).is_ok(),
         };
-        page(&snapshot, Table::CartActivity, &list, &request, &mut |key, value| {
-            let cart = read_indexed(&snapshot, key, value, now)?;
-            Ok(cart.filter(|cart| cart.is_idle(idle_since)))
-        })
+        let read = move |reader: &StoppableReader| {
+            page(reader, Table::CartActivity, &list, &request, &mut |key, value| {
+                let cart = read_indexed(reader, key, value, now)?;
+                Ok(cart.filter(|cart| cart.is_idle(idle_since)))
+            })
+        };
+        self.long_reads.run(Arc::new(self.snapshot()), read).await
     }
 }
 
@@ -280,7 +284,9 @@ pub(crate) fn purge(tx: &mut Tx, rows: &[Key], now: Timestamp) -> Result<usize> 
         match tx.attempt(|tx| purge_row(tx, key, now)) {
             Ok(is_removed) => removed += usize::from(is_removed),
             // One error in the log, and the rest of the rows goes on.
-            Err(error @ StoreError::Corrupt(_)) => tracing::error!(%error, "purge expired cart: left as it is"),
+            Err(error @ StoreError::Corrupt(_)) => {
+                tracing::error!(%error, "purge expired cart: left as it is")
+            }
             Err(error) => return Err(error),
         }
     }

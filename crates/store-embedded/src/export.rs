@@ -4,24 +4,24 @@
 //! both or neither, and the repeated import continues after the checkpoint. Importing a record again replaces it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mw_codec::Damaged;
 use mw_domain::stock::Movement;
 use mw_domain::{
-    Cart, CartStatus, GeoZone, Order, OrderEvent, OrderStatus, Product, ProductId, Reservation, ReservationStatus, Session,
-    ZoneStock,
+    Cart, CartStatus, GeoZone, Order, OrderEvent, OrderStatus, Product, ProductId, Reservation,
+    ReservationStatus, Session, ZoneStock,
 };
-use mw_store::export::{
-    Checkpoint, Export, ExportImport, LEDGER_PART_WEIGHT, Record, ledger_weight,
-};
+use mw_store::export::{Checkpoint, Export, ExportImport, LEDGER_PART_WEIGHT, Record, ledger_weight};
 use mw_store::{Page, PageRequest, Position, Refusal, Result};
 
 use crate::keys::{self, Activity, Key, OrderList};
+use crate::long_reads::{LongReads, StoppableReader};
 use crate::reader::{KeyRange, Reader, SnapshotReader, collect_keys};
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::{EmbeddedStore, carts, holds, orders, products, sessions, stock};
+use crate::{EmbeddedStore, carts, holds, orders, products, sales, sessions, stock};
 
 /// The exported tables, in this order.
 const EXPORTED_TABLES: [Table; 9] = [
@@ -40,7 +40,8 @@ const EXPORTED_TABLES: [Table; 9] = [
 impl ExportImport for EmbeddedStore {
     async fn export(&self) -> Result<Box<dyn Export>> {
         let rows = EXPORTED_TABLES.iter().map(|table| self.tables.get(*table).approximate_len() as u64).sum();
-        Ok(Box::new(SnapshotExport { snapshot: self.snapshot(), rows }))
+        let long_reads = Arc::clone(&self.long_reads);
+        Ok(Box::new(SnapshotExport { snapshot: Arc::new(self.snapshot()), long_reads, rows }))
     }
 
     fn imports_ledger_parts(&self) -> bool {
@@ -87,7 +88,8 @@ fn checkpoint_key(import: &str) -> Vec<u8> {
 
 /// An export in progress.
 struct SnapshotExport {
-    snapshot: SnapshotReader,
+    snapshot: Arc<SnapshotReader>,
+    long_reads: Arc<LongReads>,
     rows: u64,
 }
 
@@ -147,18 +149,23 @@ impl Export for SnapshotExport {
     }
 
     async fn page(&self, request: PageRequest) -> Result<Page<Record>> {
-        let mut place = Place::read(request.after.as_ref())?;
-        let mut records = PageRecords { items: Vec::new(), limit: request.limit, weight: 0 };
-        while !records.is_full() {
-            let next = match place {
-                Place::Table { number, after } => read_table(&self.snapshot, number, after, &mut records)?,
-                Place::Ledger { after } => Some(read_ledger_part(&self.snapshot, after, &mut records)?),
-            };
-            let Some(next) = next else { return Ok(Page { items: records.items, next: None }) };
-            place = next;
-        }
-        Ok(Page { items: records.items, next: Some(place.position()) })
+        let place = Place::read(request.after.as_ref())?;
+        let read = move |reader: &StoppableReader| read_page(reader, place, request.limit);
+        self.long_reads.run(Arc::clone(&self.snapshot), read).await
     }
+}
+
+fn read_page(reader: &dyn Reader, mut place: Place, limit: usize) -> Result<Page<Record>> {
+    let mut records = PageRecords { items: Vec::new(), limit, weight: 0 };
+    while !records.is_full() {
+        let next = match place {
+            Place::Table { number, after } => read_table(reader, number, after, &mut records)?,
+            Place::Ledger { after } => Some(read_ledger_part(reader, after, &mut records)?),
+        };
+        let Some(next) = next else { return Ok(Page { items: records.items, next: None }) };
+        place = next;
+    }
+    Ok(Page { items: records.items, next: Some(place.position()) })
 }
 
 /// Reads records of a table until the page is full or a ledger has more parts; `None` after the last table.
@@ -364,8 +371,8 @@ fn import_order(tx: &mut Tx, order: &Order, events: &[OrderEvent]) -> Result<()>
         if before.status == OrderStatus::Created {
             tx.remove(Table::PaymentTimers, keys::timer(before.pay_by, before.order_id.as_bytes()));
         }
-        orders::count_sale(tx, &before, before.status.is_sale(), false)?;
+        sales::count(tx, &before, before.status.is_sale(), false)?;
     }
     orders::save_new(tx, order, events);
-    orders::count_sale(tx, order, false, order.status.is_sale())
+    sales::count(tx, order, false, order.status.is_sale())
 }

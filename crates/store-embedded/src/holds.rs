@@ -70,11 +70,14 @@ impl HoldIndex {
     /// Reads all open holds. One that cannot be read is logged and left out: its units stay reserved, which the audit reports.
     pub(crate) fn read(reader: &dyn Reader) -> Result<Self> {
         let mut state = State::default();
-        for (_, id) in timers::due(reader, Table::HoldTimers, timers::BEGINNING, Timestamp::MAX, usize::MAX)? {
+        for (_, id) in timers::due(reader, Table::HoldTimers, timers::BEGINNING, Timestamp::MAX, usize::MAX)?
+        {
             match stock::held(reader, id) {
                 Ok(Some(hold)) => changes(&hold).for_each(|change| state.apply(change, &mut Vec::new())),
                 Ok(None) => {}
-                Err(error) => tracing::error!(%error, "read open hold: its units stay reserved; run mw stock audit"),
+                Err(error) => {
+                    tracing::error!(%error, "read open hold: its units stay reserved; run mw stock audit")
+                }
             }
         }
         Ok(Self(RwLock::new(state)))
@@ -109,7 +112,8 @@ impl HoldIndex {
             if *sequence <= commit_sequence {
                 break;
             }
-            let later = changes.iter().filter(|change| change.stock_key == stock_key && change.ends_at <= now);
+            let later =
+                changes.iter().filter(|change| change.stock_key == stock_key && change.ends_at <= now);
             units -= later.map(|change| change.units).sum::<i64>();
         }
         Some(u64::try_from(units).unwrap_or_default())

@@ -116,10 +116,7 @@ pub(crate) fn closed_cart(cart: &Cart) -> Key {
 }
 
 pub(crate) fn closed_cart_of(owner: &Owner, created_at: Timestamp, cart_id: CartId) -> Key {
-    of_owner(owner, TIME_ID_LEN)
-        .descending(created_at.as_millis())
-        .descending_uuid(cart_id.as_bytes())
-        .done()
+    of_owner(owner, TIME_ID_LEN).descending(created_at.as_millis()).descending_uuid(cart_id.as_bytes()).done()
 }
 
 /// The last column of a closed cart.
@@ -412,6 +409,21 @@ pub(crate) fn read_sales(key: &[u8]) -> Result<(Date, GeoZone), Damaged> {
     let days = i32::try_from(unflip(u64::from_be_bytes(*days))).map_err(|_| damaged())?;
     let zone = std::str::from_utf8(zone).map_err(|_| damaged())?;
     Ok((Date::from_days(days), GeoZone::parse(zone).map_err(|_| damaged())?))
+}
+
+pub(crate) fn sales_of_hour(hour: i64) -> Key {
+    Builder::new(8).ascending(hour).done()
+}
+
+pub(crate) fn hourly_sales(hour: i64, geo_zone: &GeoZone) -> Key {
+    Builder::new(64).ascending(hour).last_text(geo_zone.as_str())
+}
+
+pub(crate) fn read_hourly_sales(key: &[u8]) -> Result<(i64, GeoZone), Damaged> {
+    let damaged = || Damaged("hourly sales key");
+    let (hour, zone) = key.split_first_chunk::<8>().ok_or_else(damaged)?;
+    let zone = std::str::from_utf8(zone).map_err(|_| damaged())?;
+    Ok((unflip(u64::from_be_bytes(*hour)), GeoZone::parse(zone).map_err(|_| damaged())?))
 }
 
 /// The first key after all keys with `prefix`; `None` where every later key has it.

@@ -22,6 +22,7 @@ mod orders;
 mod products;
 mod reader;
 mod row_cache;
+mod sales;
 mod sessions;
 mod space;
 mod stock;
@@ -46,10 +47,11 @@ use long_reads::LongReads;
 use maintenance::Passes;
 use reader::SnapshotReader;
 use row_cache::RowCache;
+use sales::HourlyFrom;
 use space::FreeSpace;
 use stock::{EndedHolds, LevelSource, SnapshotLevels};
 use tables::Tables;
-use tx::Tx;
+use tx::{Tx, TxStart};
 use writer::{Writer, WriterStatus};
 
 /// Threads for reports, lists by period, exports and audits.
@@ -67,7 +69,8 @@ pub struct EmbeddedStore {
     /// Where maintenance continues.
     passes: Mutex<Passes>,
     maintenance_reads: LongReads,
-    long_reads: LongReads,
+    long_reads: Arc<LongReads>,
+    hourly_from: HourlyFrom,
     _lock: File,
 }
 
@@ -80,8 +83,8 @@ impl std::fmt::Debug for EmbeddedStore {
 impl EmbeddedStore {
     /// Opens the store, or creates it.
     pub fn open(options: Options) -> Result<Self, OpenError> {
-        let open::Opened { db, tables, commit_sequence, next_timers, holds, now_ms, throttle, lock } =
-            open::open(&options)?;
+        let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated } = open::open(&options)?;
+        let open::Contents { commit_sequence, next_timers, holds, hourly_from } = contents;
         let status = Arc::new(WriterStatus::new(next_timers, now_ms));
         let row_cache_bytes = options.cache_bytes / 3;
         let read_cache_bytes = options.cache_bytes - row_cache_bytes;
@@ -92,14 +95,9 @@ impl EmbeddedStore {
             FlushScheduler::start(db.clone(), tables.clone(), throttle).map_err(io_error)?;
         let row_cache = RowCache::new(row_cache_bytes);
         let holds = Arc::new(holds);
-        let tx = Tx::new(
-            db.clone(),
-            tables.clone(),
-            row_cache,
-            commit_sequence,
-            next_timers,
-            Arc::clone(&holds),
-        );
+        let start =
+            TxStart { commit_sequence, next_timers, hourly_from, outdated, holds: Arc::clone(&holds) };
+        let tx = Tx::new(db.clone(), tables.clone(), row_cache, start);
         let writer = Writer::start(
             tx,
             Arc::clone(&status),
@@ -109,7 +107,20 @@ impl EmbeddedStore {
             options.write_queue,
         )
         .map_err(io_error)?;
-        Ok(Self { writer, db, tables, status, cache, holds, options, passes: Mutex::default(), maintenance_reads: LongReads::new(1), long_reads: LongReads::new(LONG_READ_THREADS), _lock: lock })
+        Ok(Self {
+            writer,
+            db,
+            tables,
+            status,
+            cache,
+            holds,
+            options,
+            passes: Mutex::default(),
+            maintenance_reads: LongReads::new(1),
+            long_reads: Arc::new(LongReads::new(LONG_READ_THREADS)),
+            hourly_from,
+            _lock: lock,
+        })
     }
 
     /// Commits the waiting commands and accepts no more; reads stay possible.
@@ -137,7 +148,8 @@ impl EmbeddedStore {
         // Read before the snapshot is taken: the bound rises after the holds below it were released for every later snapshot.
         let next_timer = self.status.next_hold_timer();
         let snapshot = self.snapshot();
-        let ended = if next_timer <= now { Some(EndedHolds::new(&self.holds, &snapshot, now)?) } else { None };
+        let ended =
+            if next_timer <= now { Some(EndedHolds::new(&self.holds, &snapshot, now)?) } else { None };
         Ok(SnapshotLevels { snapshot, ended })
     }
 

@@ -52,7 +52,9 @@ impl LongReads {
             result
         });
         running.await.unwrap_or_else(|error| {
-            Err(StoreError::Unavailable(format!("finish a long read: its thread ended: {error}; see the log")))
+            Err(StoreError::Unavailable(format!(
+                "finish a long read: its thread ended: {error}; see the log"
+            )))
         })
     }
 }
@@ -96,7 +98,86 @@ impl Reader for StoppableReader {
     }
 }
 
-/// Visits every row of a range until `visit` breaks.
-pub(crate) fn break_if(is_last: bool) -> ControlFlow<()> {
+/// Whether a scan goes on.
+pub(crate) const fn break_if(is_last: bool) -> ControlFlow<()> {
     if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fjall::Database;
+
+    use super::*;
+    use crate::tables::Tables;
+
+    fn snapshot(folder: &std::path::Path, rows: u32) -> Arc<SnapshotReader> {
+        let db = Database::builder(folder).open().unwrap();
+        let tables = Tables::open(&db, 1 << 20).unwrap();
+        for row in 0..rows {
+            tables.get(Table::Orders).insert(row.to_be_bytes(), "value").unwrap();
+        }
+        Arc::new(SnapshotReader::new(&db, &tables))
+    }
+
+    #[tokio::test]
+    async fn a_long_read_does_not_occupy_the_threads_of_requests() {
+        let folder = tempfile::tempdir().unwrap();
+        let (snapshot, reads) = (snapshot(folder.path(), 1), LongReads::new(1));
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let read = reads.run(snapshot, move |_| {
+            wait.recv().unwrap();
+            Ok(7)
+        });
+        // This runtime has one thread: a read that occupied it would wait for ever.
+        let request = async { release.send(()).unwrap() };
+        assert_eq!(tokio::join!(read, request).0, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_long_read_ends_when_its_caller_has_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (snapshot, reads) = (snapshot(folder.path(), 1_000), LongReads::new(1));
+        let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+        let endless = reads.run(Arc::clone(&snapshot), move |reader| -> Result<()> {
+            loop {
+                let whole = KeyRange::prefix(Vec::new());
+                reader.scan(Table::Orders, &whole, false, &mut |_, _| Ok(ControlFlow::Continue(())))?;
+                let _ = begun.send(());
+            }
+        });
+        tokio::select! {
+            ended = endless => panic!("it has no end: {ended:?}"),
+            _ = has_begun.recv() => {}
+        }
+        // Its thread is free again, or this would wait for ever.
+        assert_eq!(reads.run(snapshot, |_| Ok(7)).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn more_long_reads_than_may_wait_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (snapshot, reads) = (snapshot(folder.path(), 1), LongReads::new(1));
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let first = reads.run(Arc::clone(&snapshot), move |_| {
+            let _ = wait.recv_timeout(Duration::from_secs(60));
+            Ok(0_usize)
+        });
+        let mut running: Vec<_> =
+            vec![Box::pin(first) as std::pin::Pin<Box<dyn Future<Output = Result<usize>>>>];
+        for number in 0..WAITING_MAX {
+            running.push(Box::pin(reads.run(Arc::clone(&snapshot), move |_| Ok(number))));
+        }
+        for read in &mut running {
+            let is_pending =
+                std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx).is_pending())).await;
+            assert!(is_pending);
+        }
+        assert_eq!(reads.run(snapshot, |_| Ok(1)).await, Err(StoreError::Overloaded));
+        release.send(()).unwrap();
+        for read in running {
+            read.await.unwrap();
+        }
+    }
 }

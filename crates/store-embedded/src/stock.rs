@@ -7,6 +7,7 @@
 use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mw_domain::stock::{Cause, Delta};
@@ -22,6 +23,7 @@ use crate::cache::{ReadCache, StoredLevel};
 use crate::holds::{self, HoldChange, HoldIndex};
 use crate::idempotency;
 use crate::keys;
+use crate::long_reads::StoppableReader;
 use crate::maintenance::COMMAND_ROWS;
 use crate::reader::{KeyRange, Reader, SnapshotReader};
 use crate::tables::Table;
@@ -147,7 +149,23 @@ impl Stock for EmbeddedStore {
     }
 
     async fn audit(&self, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit> {
-        audit::run(&self.snapshot(), progress)
+        let (sender, mut levels) = tokio::sync::watch::channel(0);
+        let read = move |reader: &StoppableReader| {
+            audit::run(reader, &|count| {
+                sender.send_replace(count);
+            })
+        };
+        let mut auditing = std::pin::pin!(self.long_reads.run(Arc::new(self.snapshot()), read));
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = levels.changed() => {
+                    let count = *levels.borrow_and_update();
+                    progress(count);
+                }
+                audit = &mut auditing => return audit,
+            }
+        }
     }
 }
 

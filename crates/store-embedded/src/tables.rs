@@ -35,16 +35,18 @@ pub(crate) enum Table {
     OrdersByTime,
     /// Unpaid orders by the moment at which they are cancelled.
     PaymentTimers,
-    /// Running sums by day and zone.
+    /// Running sums by day and zone, of orders before the first hour of [`Self::SalesByHour`].
     Sales,
     /// Idempotency keys with their stored outcomes.
     IdempotencyKeys,
-    /// The currency, the commit sequence number, and the checkpoints of imports.
+    /// The currency, the commit sequence number, the first hour of the hourly sums, and the checkpoints of imports.
     Meta,
+    /// Running sums by hour and zone.
+    SalesByHour,
 }
 
 impl Table {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Carts,
         Self::ClosedCarts,
         Self::CartChanges,
@@ -65,6 +67,7 @@ impl Table {
         Self::Sales,
         Self::IdempotencyKeys,
         Self::Meta,
+        Self::SalesByHour,
     ];
 
     /// The tables whose rows expire.
@@ -101,6 +104,7 @@ impl Table {
             Self::Sales => "sales",
             Self::IdempotencyKeys => "idempotency_keys",
             Self::Meta => "meta",
+            Self::SalesByHour => "sales_by_hour",
         }
     }
 
@@ -135,6 +139,7 @@ impl Table {
                 | Self::Reservations
                 | Self::Orders
                 | Self::Sales
+                | Self::SalesByHour
                 | Self::IdempotencyKeys
                 | Self::Meta
         )

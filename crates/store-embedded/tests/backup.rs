@@ -50,7 +50,9 @@ async fn export(store: &EmbeddedStore, limit: usize) -> Vec<Record> {
 
 fn weight(record: &Record) -> usize {
     match record {
-        Record::Stock { ledger, .. } | Record::Ledger { ledger, .. } => ledger.iter().map(ledger_weight).sum(),
+        Record::Stock { ledger, .. } | Record::Ledger { ledger, .. } => {
+            ledger.iter().map(ledger_weight).sum()
+        }
         _ => 0,
     }
 }

@@ -69,7 +69,9 @@ impl Record {
                 weight = 0;
             }
             weight += ledger_weight(&movement);
-            parts.last_mut().into_iter().for_each(|part| part.push(movement.clone()));
+            if let Some(part) = parts.last_mut() {
+                part.push(movement);
+            }
         }
         let mut parts = parts.into_iter();
         let head = Self::Stock { stock, ledger: parts.next().unwrap_or_default() };

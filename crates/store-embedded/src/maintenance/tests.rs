@@ -7,8 +7,13 @@ use std::time::{Duration, Instant};
 
 use fjall::Slice;
 use mw_domain::carts::CartLifetime;
-use mw_domain::{CartId, Currency, Demand, GeoZone, IdempotencyKey, Owner, ProductId, ReservationId, UserId};
+use mw_domain::stock::Cause;
+use mw_domain::{
+    CartId, Currency, Demand, GeoZone, IdempotencyKey, OrderId, OrderStatus, Owner, Period, ProductId,
+    ReservationId, UserId,
+};
 use mw_store::carts::{Abandon, Carts, SetLine};
+use mw_store::orders::{Basket, Orders as _, PlaceOrder, SetStatus};
 use mw_store::products::Products as _;
 use mw_store::stock::{Reserve, SetOnHand, Stock as _};
 use mw_store::{Fingerprint, PageRequest, RequestIdentity};
@@ -277,3 +282,100 @@ async fn holds_that_end_together_are_not_paid_for_by_one_read_or_one_command() {
 }
 
 const EXPIRED_BY_A_COMMAND: usize = 1_000;
+
+#[tokio::test]
+async fn a_report_of_a_part_of_a_day_reads_sums_of_hours() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let product_id = stocked(&store).await;
+    let noon = at(0).date().midnight().plus_seconds(12 * 3_600);
+    for number in 0..100_u32 {
+        let now = noon.plus_seconds(i64::from(number));
+        let order = PlaceOrder {
+            order_id: OrderId::new(Uuid::from_u128(u128::from(number) + 1)),
+            user_id: UserId::parse("u").unwrap(),
+            geo_zone: zone(),
+            basket: Basket::Lines(vec![Demand { product_id: product_id.clone(), quantity: 2 }]),
+            expected_total: None,
+            delivery_address: None,
+            payment_method: None,
+            pay_by: now.plus_seconds(900),
+            now,
+            identity: None,
+        };
+        let order_id = store.place_order(order).await.unwrap().value.order_id;
+        let to = OrderStatus::Paid;
+        let pay = SetStatus {
+            order_id,
+            of_user: None,
+            to,
+            note: None,
+            expected_version: None,
+            now,
+            identity: None,
+        };
+        store.set_status(pay).await.unwrap();
+    }
+    let snapshot = store.snapshot();
+    let reader = CountingReader { inner: &snapshot, rows: Cell::new(0) };
+    let period = Period { from: noon.minus_seconds(1_800), to: noon.plus_seconds(3 * 3_600 + 1_800) };
+    let report = crate::sales::report(&reader, store.hourly_from, None, period).unwrap();
+    let [sales] = report.as_slice() else { panic!("{report:?}") };
+    assert_eq!((sales.orders, sales.units), (100, 200));
+    assert!(reader.rows.get() <= 4, "{} rows read", reader.rows.get());
+
+    let part = Period { from: noon.plus_seconds(10), to: noon.plus_seconds(3_600 + 50) };
+    let report = store.sales(Some(&zone()), part).await.unwrap();
+    assert_eq!(
+        report.iter().map(|sales| sales.orders).sum::<u64>(),
+        90,
+        "orders of an hour asked for in part"
+    );
+}
+
+#[tokio::test]
+async fn one_unreadable_row_is_one_error_and_not_the_end_of_all_sales() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let product_id = stocked(&store).await;
+    for number in 0..10 {
+        reserve(&store, number + 10, 0).await;
+    }
+    let damaged = [VERSION_OF_NO_RELEASE; 40];
+    store.tables.get(Table::Reservations).insert(id(12).as_bytes().as_slice(), damaged.as_slice()).unwrap();
+    store.tables.get(Table::IdempotencyKeys).insert("key-damaged", damaged.as_slice()).unwrap();
+    let movement = keys::movement(&product_id, &zone(), at(1), &Uuid::from_u128(99), Cause::Hold);
+    store.tables.get(Table::Ledger).insert(movement, damaged.as_slice()).unwrap();
+    assert!(store.reservation(id(12), at(1)).await.is_err(), "its own reader gets the error");
+
+    let late = at(10_000);
+    assert_eq!(store.expire_reservations(late, 500).await, Ok(10));
+    assert_eq!(store.expire_reservations(late, 500).await, Ok(0));
+    let set = SetOnHand {
+        product_id: product_id.clone(),
+        geo_zone: zone(),
+        on_hand: 5,
+        expected_on_hand: None,
+        op: Uuid::from_u128(2),
+        now: late,
+    };
+    let level = store.set_on_hand(set).await.unwrap().level;
+    assert_eq!((level.on_hand, level.reserved), (5, 1), "the units of the damaged hold stay reserved");
+    let command = Reserve {
+        reservation_id: id(100),
+        geo_zone: zone(),
+        lines: vec![Demand { product_id, quantity: 4 }],
+        expires_at: late.plus_seconds(60),
+        now: late,
+        identity: None,
+    };
+    store.reserve(command).await.unwrap();
+    purge(&store, at(60 * DAY)).await;
+    assert_eq!(rows(&store, Table::Reservations), 2, "the damaged row and the open hold");
+    assert_eq!(rows(&store, Table::IdempotencyKeys), 1);
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(store.expire_reservations(at(60 * DAY), 500).await, Ok(1), "it opens and goes on");
+}
+
+const VERSION_OF_NO_RELEASE: u8 = 0xEE;
