@@ -11,7 +11,7 @@ use mw_domain::Timestamp;
 /// The two clocks may differ by this much from one tick to the next.
 const JUMP_MAX_MS: i64 = 60_000;
 /// A clock that stays set back for so long is taken for the right one.
-const BACK_ACCEPTED_AFTER: Duration = Duration::from_secs(3_600);
+const BACK_ACCEPTED_AFTER: Duration = Duration::from_hours(1);
 
 /// Both clocks as they were read together.
 #[derive(Debug, Clone, Copy)]

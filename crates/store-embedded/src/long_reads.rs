@@ -161,7 +161,7 @@ mod tests {
         let (snapshot, reads) = (snapshot(folder.path(), 1), LongReads::new(1));
         let (release, wait) = std::sync::mpsc::channel::<()>();
         let first = reads.run(Arc::clone(&snapshot), move |_| {
-            let _ = wait.recv_timeout(Duration::from_secs(60));
+            let _ = wait.recv_timeout(Duration::from_mins(1));
             Ok(0_usize)
         });
         let mut running: Vec<_> =
