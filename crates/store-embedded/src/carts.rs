@@ -285,7 +285,7 @@ pub(crate) fn purge(tx: &mut Tx, rows: &[Key], now: Timestamp) -> Result<usize> 
             Ok(is_removed) => removed += usize::from(is_removed),
             // One error in the log, and the rest of the rows goes on.
             Err(error @ StoreError::Corrupt(_)) => {
-                tracing::error!(%error, "purge expired cart: left as it is")
+                tracing::error!(%error, "purge expired cart: left as it is");
             }
             Err(error) => return Err(error),
         }

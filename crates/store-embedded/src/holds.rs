@@ -76,7 +76,7 @@ impl HoldIndex {
                 Ok(Some(hold)) => changes(&hold).for_each(|change| state.apply(change, &mut Vec::new())),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::error!(%error, "read open hold: its units stay reserved; run mw stock audit")
+                    tracing::error!(%error, "read open hold: its units stay reserved; run mw stock audit");
                 }
             }
         }
