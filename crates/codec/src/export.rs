@@ -1,5 +1,6 @@
 //! An export record as bytes: the tag of its kind, then the noun.
 
+use mw_domain::{GeoZone, ProductId};
 use mw_store::export::Record;
 use mw_store::idempotency::StoredOutcome;
 
@@ -17,6 +18,15 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::Stock { stock, ledger } => {
             writer.byte(1);
             stock::write_zone(&mut writer, stock);
+            writer.unsigned(ledger.len() as u64);
+            for movement in ledger {
+                stock::write_movement(&mut writer, movement);
+            }
+        }
+        Record::Ledger { product_id, geo_zone, ledger } => {
+            writer.byte(8);
+            writer.text(product_id.as_str());
+            writer.text(geo_zone.as_str());
             writer.unsigned(ledger.len() as u64);
             for movement in ledger {
                 stock::write_movement(&mut writer, movement);
@@ -77,6 +87,11 @@ fn read(reader: &mut Reader<'_>) -> Result<Record, Damaged> {
                 outcome: idempotency::read_outcome(reader)?,
             })
         }
+        8 => Record::Ledger {
+            product_id: reader.id(ProductId::parse)?,
+            geo_zone: reader.id(GeoZone::parse)?,
+            ledger: reader.list(stock::read_movement)?,
+        },
         _ => return Err(reader.damaged()),
     })
 }

@@ -239,6 +239,14 @@ fn every_record() -> Vec<(&'static str, Record)> {
     vec![
         ("product", Record::Product(product())),
         ("stock", Record::Stock { stock: zone_stock(), ledger: vec![movement(), movement()] }),
+        (
+            "ledger",
+            Record::Ledger {
+                product_id: zone_stock().product_id,
+                geo_zone: zone_stock().geo_zone,
+                ledger: vec![movement()],
+            },
+        ),
         ("cart", Record::Cart(cart())),
         ("cart_change", Record::CartChange { owner: cart().owner, change: cart_change() }),
         ("session", Record::Session(session())),

@@ -6,6 +6,9 @@ use crate::ids::{GeoZone, SessionId, UserId};
 use crate::limits::{InvalidField, TEXT_CHARS_MAX, check_entries, check_text};
 use crate::time::Timestamp;
 
+/// The clocks of two processes, or of one before and after a correction, differ by less than this.
+const CLOCK_DIFFERENCE_MAX_MS: i64 = 60_000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     pub session_id: SessionId,
@@ -57,7 +60,7 @@ impl Session {
         lifetime: SessionLifetime,
     ) -> Result<bool, InvalidField> {
         let idle_ms = now.as_millis().saturating_sub(self.last_activity.as_millis());
-        if data.is_empty() && idle_ms < lifetime.activity_interval_ms() {
+        if data.is_empty() && idle_ms < lifetime.activity_interval_ms() && !self.is_of_the_future(now) {
             return Ok(false);
         }
         for (key, value) in data {
@@ -71,10 +74,16 @@ impl Session {
         Ok(true)
     }
 
-    /// Records activity at `now`; `last_activity` never decreases.
+    /// Records activity at `now`. `last_activity` does not decrease, unless a clock that was ahead has stamped it: the session
+    /// would live on by as much.
     pub fn active(&mut self, now: Timestamp, lifetime: SessionLifetime) {
-        self.last_activity = self.last_activity.max(now);
+        self.last_activity = if self.is_of_the_future(now) { now } else { self.last_activity.max(now) };
         self.expires_at = self.last_activity.plus_millis(lifetime.ttl_ms);
+    }
+
+    /// Whether the last activity is later than clocks may differ.
+    fn is_of_the_future(&self, now: Timestamp) -> bool {
+        self.last_activity.as_millis().saturating_sub(now.as_millis()) > CLOCK_DIFFERENCE_MAX_MS
     }
 
     fn check_data(&self) -> Result<(), InvalidField> {
@@ -113,6 +122,20 @@ mod tests {
         assert_eq!(session.touch(&none, Timestamp::from_millis(60_000), LIFETIME), Ok(true));
         assert_eq!(session.expires_at.as_millis(), 86_460_000);
         assert_eq!(SessionLifetime { ttl_ms: 5_000 }.activity_interval_ms(), 500);
+    }
+
+    #[test]
+    fn a_session_does_not_outlive_a_clock_that_was_ahead() {
+        let mut session = session();
+        let (none, year) = (BTreeMap::new(), Timestamp::from_millis(31_536_000_000));
+        assert_eq!(session.touch(&none, year, LIFETIME), Ok(true));
+        let now = Timestamp::from_millis(5_000);
+        assert_eq!(session.touch(&none, now, LIFETIME), Ok(true), "the clock was set back");
+        assert_eq!((session.last_activity, session.expires_at), (now, now.plus_millis(LIFETIME.ttl_ms)));
+        let earlier = Timestamp::from_millis(4_000);
+        assert_eq!(session.touch(&none, earlier, LIFETIME), Ok(false));
+        session.active(earlier, LIFETIME);
+        assert_eq!(session.last_activity, now, "a small difference changes nothing");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub struct Metrics {
     requests: IntCounterVec,
     pub(crate) in_flight: IntGauge,
     pub(crate) connections: IntGauge,
+    pub(crate) clock_jump: IntGauge,
     pub(crate) shed: IntCounter,
     pub(crate) panics: IntCounter,
 }
@@ -43,6 +44,10 @@ impl Metrics {
             )?,
             in_flight: IntGauge::new("mw_http_requests_in_flight", "Requests in flight")?,
             connections: IntGauge::new("mw_http_open_connections", "Open client connections")?,
+            clock_jump: IntGauge::new(
+                "mw_clock_jump_seconds",
+                "How far the wall clock jumped against the monotonic one; background expiry does not follow it",
+            )?,
             shed: IntCounter::new(
                 "mw_http_requests_shed_total",
                 "Requests refused with 503 because server.max_in_flight was reached",
@@ -54,6 +59,7 @@ impl Metrics {
         metrics.registry.register(Box::new(metrics.requests.clone()))?;
         metrics.registry.register(Box::new(metrics.in_flight.clone()))?;
         metrics.registry.register(Box::new(metrics.connections.clone()))?;
+        metrics.registry.register(Box::new(metrics.clock_jump.clone()))?;
         metrics.registry.register(Box::new(metrics.shed.clone()))?;
         metrics.registry.register(Box::new(metrics.panics.clone()))?;
         Ok(metrics)

@@ -129,7 +129,8 @@ impl MiddlewareStack {
         self.shed_logged_s.swap(now_s, Ordering::Relaxed) != now_s
     }
 
-    pub(crate) fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
+    pub(crate) fn metrics_text(&self, clock_jump_seconds: i64) -> Result<Vec<u8>, prometheus::Error> {
+        self.metrics.clock_jump.set(clock_jump_seconds);
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         self.metrics.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
         self.metrics.encode()

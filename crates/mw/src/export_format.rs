@@ -17,7 +17,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use mw_domain::{
-    Cart, CartChange, Order, OrderEvent, Owner, Product, Reservation, Session, Timestamp, ZoneStock,
+    Cart, CartChange, GeoZone, Order, OrderEvent, Owner, Product, ProductId, Reservation, Session, Timestamp,
+    ZoneStock,
 };
 use mw_domain::{Currency, Movement};
 use mw_store::export::Record;
@@ -78,6 +79,14 @@ enum RecordForm {
         #[serde(with = "list")]
         ledger: Vec<Movement>,
     },
+    Ledger {
+        #[serde(with = "one")]
+        product_id: ProductId,
+        #[serde(with = "one")]
+        geo_zone: GeoZone,
+        #[serde(with = "list")]
+        ledger: Vec<Movement>,
+    },
     Cart(#[serde(with = "one")] Cart),
     CartChange {
         #[serde(with = "one")]
@@ -111,6 +120,7 @@ pub(crate) const fn kind(record: &Record) -> &'static str {
     match record {
         Record::Product(_) => "products",
         Record::Stock { .. } => "stock levels",
+        Record::Ledger { .. } => "continued ledgers",
         Record::Cart(_) => "carts",
         Record::CartChange { .. } => "cart changes",
         Record::Session(_) => "sessions",

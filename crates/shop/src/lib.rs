@@ -8,6 +8,7 @@
 
 mod carts;
 mod clock;
+mod clock_guard;
 mod expiry;
 mod idempotency;
 mod ids;
@@ -20,6 +21,7 @@ mod sessions;
 mod stock;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use mw_domain::carts::CartLifetime;
 use mw_domain::sessions::SessionLifetime;
@@ -53,12 +55,14 @@ pub struct Shop {
     settings: Settings,
     ids: Arc<Ids>,
     clock: Arc<dyn Clock>,
+    /// How far the wall clock has jumped ahead of the time of background work.
+    clock_jump_ms: Arc<AtomicI64>,
 }
 
 impl Shop {
     pub fn new(store: SharedStore, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         let ids = Arc::new(Ids::new(Arc::clone(&clock)));
-        Self { store, settings, ids, clock }
+        Self { store, settings, ids, clock, clock_jump_ms: Arc::default() }
     }
 
     /// The currency of every amount of this shop.
@@ -69,6 +73,11 @@ impl Shop {
     /// Whether storage can serve reads and writes now; the error says what is wrong.
     pub async fn ready(&self) -> Result<()> {
         self.store.ready().await
+    }
+
+    /// How many seconds the wall clock has jumped while the process runs; 0 while it agrees with the monotonic clock.
+    pub fn clock_jump_seconds(&self) -> i64 {
+        self.clock_jump_ms.load(Ordering::Relaxed) / 1_000
     }
 
     /// Read once per command: all that a command stamps has the same time.

@@ -118,6 +118,10 @@ impl CassandraStore {
         match record {
             Record::Product(product) => self.import_product_record(&product).await,
             Record::Stock { stock, ledger } => self.import_stock(&stock, &ledger).await,
+            // The caller joins the parts of a ledger first: `imports_ledger_parts` is false.
+            Record::Ledger { product_id, geo_zone, .. } => Err(StoreError::Unavailable(format!(
+                "import stock of {product_id} in {geo_zone}: a part of its ledger without its stock level"
+            ))),
             Record::Cart(cart) => self.import_cart(&cart).await,
             Record::CartChange { owner, change } => self.import_cart_change(&owner, &change).await,
             Record::Session(session) => self.import_session(&session).await,

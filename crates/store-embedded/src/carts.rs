@@ -5,16 +5,18 @@
 //! command or none.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mw_domain::limits::CART_HISTORY_DAYS;
-use mw_domain::{Cart, CartChange, CartStatus, Owner, Timestamp};
+use mw_domain::{Cart, CartChange, CartId, CartStatus, Owner, Timestamp};
 use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine, check_version};
-use mw_store::{Done, Page, PageRequest, Position, Refusal, Result};
+use mw_store::{Done, Page, PageRequest, Position, Refusal, Result, StoreError};
 
 use crate::EmbeddedStore;
 use crate::idempotency;
 use crate::keys::{self, Activity, Key};
+use crate::long_reads::StoppableReader;
 use crate::reader::{KeyRange, List, Reader, page};
 use crate::tables::Table;
 use crate::tx::Tx;
@@ -26,15 +28,15 @@ impl Carts for EmbeddedStore {
     }
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
-        self.write(command.now, move |tx| set_line(tx, command)).await
+        self.write(move |tx| set_line(tx, command)).await
     }
 
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
-        self.write(command.now, move |tx| remove_line(tx, &command)).await
+        self.write(move |tx| remove_line(tx, &command)).await
     }
 
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let Abandon { owner, expected_version, lifetime, now, identity } = command;
             idempotency::run(tx, identity, now, |tx| {
                 let mut cart =
@@ -49,7 +51,7 @@ impl Carts for EmbeddedStore {
     }
 
     async fn merge(&self, command: Merge) -> Result<Done<Merged>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| merge(tx, &command))
         })
@@ -87,7 +89,6 @@ impl Carts for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Cart>> {
-        let snapshot = self.snapshot();
         // Abandoned carts come first, then the active ones up to the hour of `idle_since`.
         let to = keys::activity_after_hour(Activity::Active, idle_since.hour());
         let list = List {
@@ -96,10 +97,13 @@ impl Carts for EmbeddedStore {
             reverse: false,
             is_position: |tail| keys::read_activity(tail).is_ok(),
         };
-        page(&snapshot, Table::CartActivity, &list, &request, &mut |key, _| {
-            let cart = read_indexed(&snapshot, key, now)?;
-            Ok(cart.filter(|cart| cart.is_idle(idle_since)))
-        })
+        let read = move |reader: &StoppableReader| {
+            page(reader, Table::CartActivity, &list, &request, &mut |key, value| {
+                let cart = read_indexed(reader, key, value, now)?;
+                Ok(cart.filter(|cart| cart.is_idle(idle_since)))
+            })
+        };
+        self.long_reads.run(Arc::new(self.snapshot()), read).await
     }
 }
 
@@ -113,30 +117,46 @@ pub(crate) fn read_active(reader: &dyn Reader, owner: &Owner, now: Timestamp) ->
 }
 
 /// The cart of a row of the activity index; `None` if it has expired or is no longer in that state.
-fn read_indexed(reader: &dyn Reader, key: &[u8], now: Timestamp) -> Result<Option<Cart>> {
+pub(crate) fn read_indexed(
+    reader: &dyn Reader,
+    key: &[u8],
+    value: &[u8],
+    now: Timestamp,
+) -> Result<Option<Cart>> {
     let (half, _, owner, cart_id) = keys::read_activity(key)?;
     let cart = match half {
         Activity::Active => read_active(reader, &owner, now)?,
-        Activity::Abandoned => {
-            let mut found = None;
-            reader.scan(
-                Table::ClosedCarts,
-                &KeyRange::prefix(keys::closed_carts(&owner)),
-                false,
-                &mut |_, value| {
-                    let cart = mw_codec::carts::decode(value)?;
-                    Ok(if cart.cart_id == cart_id {
-                        found = Some(cart);
-                        ControlFlow::Break(())
-                    } else {
-                        ControlFlow::Continue(())
-                    })
-                },
-            )?;
-            found.filter(|cart| !cart.is_expired(now))
-        }
+        Activity::Abandoned => read_closed(reader, &owner, cart_id, value)?,
     };
-    Ok(cart.filter(|cart| cart.cart_id == cart_id))
+    Ok(cart.filter(|cart| cart.cart_id == cart_id && !cart.is_expired(now)))
+}
+
+/// A closed cart by its id; the value of its index row has its creation time, which completes its key.
+fn read_closed(reader: &dyn Reader, owner: &Owner, cart_id: CartId, value: &[u8]) -> Result<Option<Cart>> {
+    let Some(created_at) = keys::read_created_at(value)? else {
+        return find_closed(reader, owner, cart_id);
+    };
+    let row = reader.get(Table::ClosedCarts, &keys::closed_cart_of(owner, created_at, cart_id))?;
+    Ok(row.map(|row| mw_codec::carts::decode(&row)).transpose()?)
+}
+
+/// Looks for a closed cart among all of its owner: only for index rows of format 1, which have no value. They go when their
+/// carts expire.
+fn find_closed(reader: &dyn Reader, owner: &Owner, cart_id: CartId) -> Result<Option<Cart>> {
+    let mut found = None;
+    reader.scan(
+        Table::ClosedCarts,
+        &KeyRange::prefix(keys::closed_carts(owner)),
+        false,
+        &mut |key, value| {
+            if !key.ends_with(&keys::descending_id(cart_id)) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            found = Some(mw_codec::carts::decode(value)?);
+            Ok(ControlFlow::Break(()))
+        },
+    )?;
+    Ok(found)
 }
 
 /// Inserts the active cart in order among the closed carts of a page.
@@ -241,7 +261,8 @@ pub(crate) fn close(tx: &mut Tx, old_index_key: Key, cart: &Cart) {
 /// Writes a closed cart. Only an abandoned cart that was not merged counts as idle and has an index row.
 pub(crate) fn save_closed(tx: &mut Tx, cart: &Cart) {
     if cart.status == CartStatus::Abandoned && cart.merged_into.is_none() {
-        tx.put(Table::CartActivity, keys::activity(Activity::Abandoned, cart), Vec::new());
+        let created_at = keys::created_at(cart.created_at);
+        tx.put(Table::CartActivity, keys::activity(Activity::Abandoned, cart), created_at);
     }
     tx.put(Table::ClosedCarts, keys::closed_cart(cart), mw_codec::carts::encode(cart));
 }
@@ -256,47 +277,36 @@ pub(crate) fn save_change(tx: &mut Tx, owner: &Owner, change: &CartChange) {
     );
 }
 
-/// Removes rows of expired carts from the activity index, starting at `from`. Returns how many were removed and the key at which
-/// to continue; `None` at the end of the index. A crash loses that key; the next purge starts from the beginning.
-pub(crate) fn purge_activity_index(
-    tx: &mut Tx,
-    from: Vec<u8>,
-    now: Timestamp,
-    limit: usize,
-) -> Result<(usize, Option<Vec<u8>>)> {
-    /// Rows read for each row that may be removed.
-    const ROWS_PER_REMOVAL: usize = 4;
-    let mut rows: Vec<Vec<u8>> = Vec::new();
-    tx.scan(Table::CartActivity, &KeyRange { from, to: None }, false, &mut |key, _| {
-        rows.push(key.to_vec());
-        Ok(if rows.len() >= limit * ROWS_PER_REMOVAL {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        })
-    })?;
-    let next = if rows.len() >= limit * ROWS_PER_REMOVAL {
-        rows.last().cloned().map(keys::just_after)
-    } else {
-        None
-    };
+/// Removes rows of the activity index whose carts have expired, with the cart of an active one; returns how many.
+pub(crate) fn purge(tx: &mut Tx, rows: &[Key], now: Timestamp) -> Result<usize> {
     let mut removed = 0;
     for key in rows {
-        // The rest of the rows is read again by the next call.
-        if removed == limit {
-            return Ok((removed, Some(key)));
-        }
-        if read_indexed(tx, &key, now)?.is_none() {
-            // The cart's own row goes too, unless the owner has a newer cart by now.
-            let (half, _, owner, cart_id) = keys::read_activity(&key)?;
-            let expired = tx.get(Table::Carts, &keys::active_cart(&owner))?;
-            let expired = expired.map(|row| mw_codec::carts::decode(&row)).transpose()?;
-            if half == Activity::Active && expired.is_some_and(|cart| cart.cart_id == cart_id) {
-                tx.remove(Table::Carts, keys::active_cart(&owner));
+        match tx.attempt(|tx| purge_row(tx, key, now)) {
+            Ok(is_removed) => removed += usize::from(is_removed),
+            // One error in the log, and the rest of the rows goes on.
+            Err(error @ StoreError::Corrupt(_)) => {
+                tracing::error!(%error, "purge expired cart: left as it is");
             }
-            tx.remove(Table::CartActivity, key);
-            removed += 1;
+            Err(error) => return Err(error),
         }
     }
-    Ok((removed, next))
+    Ok(removed)
+}
+
+fn purge_row(tx: &mut Tx, key: &Key, now: Timestamp) -> Result<bool> {
+    let Some(value) = tx.get(Table::CartActivity, key)? else { return Ok(false) };
+    if read_indexed(tx, key, &value, now)?.is_some() {
+        return Ok(false);
+    }
+    // The cart's own row goes too, unless the owner has a newer cart by now.
+    let (half, _, owner, cart_id) = keys::read_activity(key)?;
+    if half == Activity::Active {
+        let row = tx.get(Table::Carts, &keys::active_cart(&owner))?;
+        let expired = row.map(|row| mw_codec::carts::decode(&row)).transpose()?;
+        if expired.is_some_and(|cart| cart.cart_id == cart_id) {
+            tx.remove(Table::Carts, keys::active_cart(&owner));
+        }
+    }
+    tx.remove(Table::CartActivity, key.clone());
+    Ok(true)
 }

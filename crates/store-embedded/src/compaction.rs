@@ -19,7 +19,7 @@ use mw_codec::VERSION;
 use crate::tables::Table;
 
 /// How long an expired row stays, so that a clock set forward by mistake for a moment deletes nothing.
-const GRACE_MS: i64 = 3_600_000;
+pub(crate) const GRACE_MS: i64 = 3_600_000;
 /// How long a compaction works before it pauses.
 const WORK_SLICE: Duration = Duration::from_millis(1);
 /// All compactions together pause this many times as long as they work.
@@ -66,7 +66,7 @@ impl CompactionThrottle {
 
 /// Makes the filter of each compaction of one table.
 struct FilterFactory {
-    /// The time of the latest command; `None` for tables whose rows do not expire.
+    /// The time of the latest maintenance; `None` for tables whose rows do not expire.
     now_ms: Option<Arc<AtomicI64>>,
     throttle: Arc<CompactionThrottle>,
 }
@@ -137,9 +137,14 @@ impl Drop for ThrottledFilter {
 }
 
 /// A value that cannot be decoded stays: its reader reports the damage.
-fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
+pub(crate) fn is_expired(value: &[u8], cutoff_ms: i64) -> bool {
+    is_expired_up_to(VERSION, value, cutoff_ms)
+}
+
+/// In every version up to `newest` the expiry follows the version: rows of an older release expire too.
+fn is_expired_up_to(newest: u8, value: &[u8], cutoff_ms: i64) -> bool {
     match value.split_first() {
-        Some((&VERSION, rest)) => {
+        Some((version, rest)) if (1..=newest).contains(version) => {
             rest.first_chunk::<8>().is_some_and(|expiry| i64::from_be_bytes(*expiry) <= cutoff_ms)
         }
         _ => false,
@@ -185,6 +190,13 @@ mod tests {
         assert!(!is_expired(&value(101), 100));
         assert!(!is_expired(b"", 100));
         assert!(!is_expired(&[VERSION + 1; 20], i64::MAX));
+    }
+
+    #[test]
+    fn rows_of_an_older_version_expire_and_those_of_a_newer_one_stay() {
+        let value = |version: u8| [&[version], 99_i64.to_be_bytes().as_slice(), b"rest"].concat();
+        let expired: Vec<u8> = (0..6).filter(|version| is_expired_up_to(3, &value(*version), 100)).collect();
+        assert_eq!(expired, [1, 2, 3]);
     }
 
     #[test]

@@ -112,9 +112,30 @@ pub(crate) fn cart_rank(cart: &Cart) -> Key {
 }
 
 pub(crate) fn closed_cart(cart: &Cart) -> Key {
-    let mut key = closed_carts(&cart.owner);
-    key.extend(cart_rank(cart));
-    key
+    closed_cart_of(&cart.owner, cart.created_at, cart.cart_id)
+}
+
+pub(crate) fn closed_cart_of(owner: &Owner, created_at: Timestamp, cart_id: CartId) -> Key {
+    of_owner(owner, TIME_ID_LEN).descending(created_at.as_millis()).descending_uuid(cart_id.as_bytes()).done()
+}
+
+/// The last column of a closed cart.
+pub(crate) fn descending_id(cart_id: CartId) -> Key {
+    Builder::new(16).descending_uuid(cart_id.as_bytes()).done()
+}
+
+/// The value of an abandoned cart in the activity index: its creation time, the column of its key that the index key lacks.
+pub(crate) fn created_at(at: Timestamp) -> Vec<u8> {
+    Builder::new(8).ascending(at.as_millis()).done()
+}
+
+/// The creation time in the value of an index row; `None` in a row of format 1.
+pub(crate) fn read_created_at(value: &[u8]) -> Result<Option<Timestamp>, Damaged> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let at = value.try_into().map_err(|_| Damaged("cart activity value"))?;
+    Ok(Some(Timestamp::from_millis(unflip(u64::from_be_bytes(at)))))
 }
 
 pub(crate) fn cart_changes(owner: &Owner) -> Key {
@@ -277,6 +298,31 @@ pub(crate) fn movement(
         .done()
 }
 
+/// The sum of the compacted movements, before all other rows of its ledger.
+pub(crate) fn ledger_sum(product_id: &ProductId, geo_zone: &GeoZone) -> Key {
+    movement(product_id, geo_zone, Timestamp::from_millis(i64::MIN), &Uuid::nil(), Cause::Set)
+}
+
+/// Bytes of a movement's time, operation and cause.
+const MOVEMENT_LEN: usize = TIME_ID_LEN + 1;
+
+/// The columns of a movement: the prefix of its ledger, time and operation.
+pub(crate) fn read_movement(key: &[u8]) -> Result<(&[u8], Timestamp, Uuid), Damaged> {
+    let damaged = || Damaged("ledger key");
+    let (ledger, columns) = key.split_last_chunk::<MOVEMENT_LEN>().ok_or_else(damaged)?;
+    let (at, rest) = columns.split_first_chunk::<8>().ok_or_else(damaged)?;
+    let op = rest.first_chunk::<16>().ok_or_else(damaged)?;
+    Ok((ledger, Timestamp::from_millis(unflip(u64::from_be_bytes(*at))), Uuid::from_bytes(*op)))
+}
+
+/// The key of the stock level that a movement belongs to.
+pub(crate) fn ledger_stock(key: &[u8]) -> Result<Key, Damaged> {
+    let (ledger, ..) = read_movement(key)?;
+    let stock_key = ledger.strip_suffix(&[0]).ok_or(Damaged("ledger key"))?;
+    read_stock(stock_key)?;
+    Ok(stock_key.to_vec())
+}
+
 pub(crate) fn reservation(id: ReservationId) -> Key {
     id.as_bytes().to_vec()
 }
@@ -363,6 +409,21 @@ pub(crate) fn read_sales(key: &[u8]) -> Result<(Date, GeoZone), Damaged> {
     let days = i32::try_from(unflip(u64::from_be_bytes(*days))).map_err(|_| damaged())?;
     let zone = std::str::from_utf8(zone).map_err(|_| damaged())?;
     Ok((Date::from_days(days), GeoZone::parse(zone).map_err(|_| damaged())?))
+}
+
+pub(crate) fn sales_of_hour(hour: i64) -> Key {
+    Builder::new(8).ascending(hour).done()
+}
+
+pub(crate) fn hourly_sales(hour: i64, geo_zone: &GeoZone) -> Key {
+    Builder::new(64).ascending(hour).last_text(geo_zone.as_str())
+}
+
+pub(crate) fn read_hourly_sales(key: &[u8]) -> Result<(i64, GeoZone), Damaged> {
+    let damaged = || Damaged("hourly sales key");
+    let (hour, zone) = key.split_first_chunk::<8>().ok_or_else(damaged)?;
+    let zone = std::str::from_utf8(zone).map_err(|_| damaged())?;
+    Ok((unflip(u64::from_be_bytes(*hour)), GeoZone::parse(zone).map_err(|_| damaged())?))
 }
 
 /// The first key after all keys with `prefix`; `None` where every later key has it.

@@ -11,13 +11,18 @@ mod carts;
 mod compaction;
 mod export;
 mod flush;
+mod holds;
 mod idempotency;
 mod keys;
+mod ledger;
+mod long_reads;
+mod maintenance;
 mod open;
 mod orders;
 mod products;
 mod reader;
 mod row_cache;
+mod sales;
 mod sessions;
 mod space;
 mod stock;
@@ -27,25 +32,30 @@ mod tx;
 mod writer;
 
 use std::fs::File;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use fjall::{Database, PersistMode};
 use mw_domain::Timestamp;
-use mw_store::{Maintenance, Result, StoreError};
+use mw_store::Result;
 
 pub use open::{OpenError, Options};
 
 use cache::ReadCache;
 use flush::FlushScheduler;
+use holds::HoldIndex;
+use long_reads::LongReads;
+use maintenance::Passes;
 use reader::SnapshotReader;
 use row_cache::RowCache;
+use sales::HourlyFrom;
 use space::FreeSpace;
-use stock::{HeldUnits, LevelSource};
+use stock::{EndedHolds, LevelSource, SnapshotLevels};
 use tables::Tables;
-use tx::Tx;
+use tx::{Tx, TxStart};
 use writer::{Writer, WriterStatus};
+
+/// Threads for reports, lists by period, exports and audits.
+const LONG_READ_THREADS: usize = 2;
 
 /// A store in a directory of this machine. Dropping or closing it commits the waiting commands.
 pub struct EmbeddedStore {
@@ -54,9 +64,13 @@ pub struct EmbeddedStore {
     tables: Tables,
     status: Arc<WriterStatus>,
     cache: Arc<ReadCache>,
+    holds: Arc<HoldIndex>,
     options: Options,
-    /// The key of the cart activity index at which the next purge continues.
-    purge_cursor: Mutex<Vec<u8>>,
+    /// Where maintenance continues.
+    passes: Mutex<Passes>,
+    maintenance_reads: LongReads,
+    long_reads: Arc<LongReads>,
+    hourly_from: HourlyFrom,
     _lock: File,
 }
 
@@ -69,8 +83,8 @@ impl std::fmt::Debug for EmbeddedStore {
 impl EmbeddedStore {
     /// Opens the store, or creates it.
     pub fn open(options: Options) -> Result<Self, OpenError> {
-        let open::Opened { db, tables, commit_sequence, next_timers, now_ms, throttle, lock } =
-            open::open(&options)?;
+        let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated } = open::open(&options)?;
+        let open::Contents { commit_sequence, next_timers, holds, hourly_from } = contents;
         let status = Arc::new(WriterStatus::new(next_timers, now_ms));
         let row_cache_bytes = options.cache_bytes / 3;
         let read_cache_bytes = options.cache_bytes - row_cache_bytes;
@@ -80,7 +94,10 @@ impl EmbeddedStore {
         let flush_scheduler =
             FlushScheduler::start(db.clone(), tables.clone(), throttle).map_err(io_error)?;
         let row_cache = RowCache::new(row_cache_bytes);
-        let tx = Tx::new(db.clone(), tables.clone(), row_cache, commit_sequence, next_timers);
+        let holds = Arc::new(holds);
+        let start =
+            TxStart { commit_sequence, next_timers, hourly_from, outdated, holds: Arc::clone(&holds) };
+        let tx = Tx::new(db.clone(), tables.clone(), row_cache, start);
         let writer = Writer::start(
             tx,
             Arc::clone(&status),
@@ -90,7 +107,20 @@ impl EmbeddedStore {
             options.write_queue,
         )
         .map_err(io_error)?;
-        Ok(Self { writer, db, tables, status, cache, options, purge_cursor: Mutex::default(), _lock: lock })
+        Ok(Self {
+            writer,
+            db,
+            tables,
+            status,
+            cache,
+            holds,
+            options,
+            passes: Mutex::default(),
+            maintenance_reads: LongReads::new(1),
+            long_reads: Arc::new(LongReads::new(LONG_READ_THREADS)),
+            hourly_from,
+            _lock: lock,
+        })
     }
 
     /// Commits the waiting commands and accepts no more; reads stay possible.
@@ -113,14 +143,14 @@ impl EmbeddedStore {
         SnapshotReader::new(&self.db, &self.tables)
     }
 
-    /// A snapshot, and the units in it of holds that ended by `now` and are still counted as reserved.
-    fn snapshot_with_expired_holds(&self, now: Timestamp) -> Result<(HeldUnits, SnapshotReader)> {
+    /// Where to read stock levels as of `now`, from a snapshot.
+    fn snapshot_levels(&self, now: Timestamp) -> Result<SnapshotLevels<'_>> {
         // Read before the snapshot is taken: the bound rises after the holds below it were released for every later snapshot.
         let next_timer = self.status.next_hold_timer();
         let snapshot = self.snapshot();
-        let expired =
-            if next_timer <= now { stock::held_units(&snapshot, next_timer, now)? } else { HeldUnits::new() };
-        Ok((expired, snapshot))
+        let ended =
+            if next_timer <= now { Some(EndedHolds::new(&self.holds, &snapshot, now)?) } else { None };
+        Ok(SnapshotLevels { snapshot, ended })
     }
 
     /// Where to read single stock levels as of `now`.
@@ -128,17 +158,13 @@ impl EmbeddedStore {
         if now < self.status.next_hold_timer() {
             return Ok(LevelSource::Cache(&self.cache));
         }
-        let (expired, snapshot) = self.snapshot_with_expired_holds(now)?;
-        Ok(LevelSource::Snapshot { snapshot, expired })
+        self.snapshot_levels(now).map(LevelSource::Snapshot)
     }
 
     async fn write<T: Send + 'static>(
         &self,
-        now: Timestamp,
         command: impl FnOnce(&mut Tx) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Stored, not maximised: with a clock that was set forward for a moment, compaction would drop live rows from then on.
-        self.status.now_ms.store(now.as_millis(), Ordering::Relaxed);
         self.writer.write(command).await
     }
 }
@@ -146,30 +172,5 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.writer.stop();
-    }
-}
-
-#[async_trait]
-impl Maintenance for EmbeddedStore {
-    async fn ready(&self) -> Result<()> {
-        if let Some(cause) = self.status.failure() {
-            return Err(StoreError::Unavailable(cause));
-        }
-        if !self.writer.is_running() {
-            let cause = "accept writes: the store is closed or its writer thread stopped; see the log";
-            return Err(StoreError::Unavailable(cause.into()));
-        }
-        FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
-            .check()
-            .map_err(StoreError::Unavailable)
-    }
-
-    async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        // Only in memory: after a restart the purge starts from the beginning of the index.
-        let from = self.purge_cursor.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (removed, next) =
-            self.write(now, move |tx| carts::purge_activity_index(tx, from, now, limit)).await?;
-        *self.purge_cursor.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or_default();
-        Ok(removed)
     }
 }

@@ -21,13 +21,16 @@ use mw_domain::Currency;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::compaction::{CompactionThrottle, filters};
+use crate::holds::HoldIndex;
 use crate::reader::SnapshotReader;
+use crate::sales::HourlyFrom;
 use crate::tables::{Table, Tables};
 use crate::timers::NextTimers;
 use crate::tx::COMMIT_SEQUENCE_KEY;
 
-/// The version of the directory's layout and of all values in it.
-const FORMAT: u32 = 1;
+/// The version of the directory's layout and of all values in it. Format 1 has no hourly sums of sales, no values in the activity
+/// index and no compacted ledgers.
+const FORMAT: u32 = 2;
 const FORMAT_NAME: &str = "mobile-world";
 const FORMAT_FILE: &str = "FORMAT";
 const LOCK_FILE: &str = "LOCK";
@@ -116,11 +119,20 @@ impl OpenError {
 pub(crate) struct Opened {
     pub(crate) db: Database,
     pub(crate) tables: Tables,
-    pub(crate) commit_sequence: u64,
-    pub(crate) next_timers: NextTimers,
+    pub(crate) contents: Contents,
     pub(crate) now_ms: Arc<AtomicI64>,
     pub(crate) throttle: Arc<CompactionThrottle>,
     pub(crate) lock: File,
+    /// The directory, if its format is older than [`FORMAT`].
+    pub(crate) outdated: Option<PathBuf>,
+}
+
+/// What the writer starts with.
+pub(crate) struct Contents {
+    pub(crate) commit_sequence: u64,
+    pub(crate) next_timers: NextTimers,
+    pub(crate) holds: HoldIndex,
+    pub(crate) hourly_from: HourlyFrom,
 }
 
 pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
@@ -130,33 +142,36 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     let is_new = is_new(path)?;
     // A crash releases the lock; the file LOCK itself stays and means nothing.
     let lock = lock(path)?;
-    if is_new {
+    let outdated = if is_new {
         // A crash before the rename leaves LOCK and FORMAT.new, still a new directory for the next open.
         write_format(path).map_err(|source| io_error(path, source))?;
+        None
     } else {
-        check_format(path)?;
-    }
+        (check_format(path)? < FORMAT).then(|| path.to_owned())
+    };
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
     let throttle = Arc::new(CompactionThrottle::default());
     // A crash here leaves some of the tables created; the next open creates the missing ones and replays the journals.
     let (db, tables) = open_tables(options, &now_ms, &throttle).map_err(|error| fjall_error(path, error))?;
     // Dropping a refused database waits for its compactions, which must not pause then.
-    let (commit_sequence, next_timers) =
-        check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
-    Ok(Opened { db, tables, commit_sequence, next_timers, now_ms, throttle, lock })
+    let contents = check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
+    Ok(Opened { db, tables, contents, now_ms, throttle, lock, outdated })
 }
 
 /// Checks the currency and the commit sequence number, and reads what the writer starts with.
-fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<(u64, NextTimers), OpenError> {
+fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<Contents, OpenError> {
     let path = options.path.as_path();
     // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
     let commit_sequence = stored_commit_sequence(tables).map_err(|error| fjall_error(path, error))?;
     // A crash before the number is saved leaves the lower one of the previous open or close, which this check accepts.
     check_commit_sequence(path, commit_sequence)?;
-    let next_timers = NextTimers::read(&SnapshotReader::new(db, tables))
-        .map_err(|error| OpenError::damaged(path, error.to_string()))?;
-    Ok((commit_sequence, next_timers))
+    let snapshot = SnapshotReader::new(db, tables);
+    let damaged = |error: mw_store::StoreError| OpenError::damaged(path, error.to_string());
+    let next_timers = NextTimers::read(&snapshot).map_err(damaged)?;
+    let holds = HoldIndex::read(&snapshot).map_err(damaged)?;
+    let hourly_from = HourlyFrom::read(&snapshot).map_err(damaged)?;
+    Ok(Contents { commit_sequence, next_timers, holds, hourly_from })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {
@@ -212,7 +227,9 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-fn write_format(path: &Path) -> std::io::Result<()> {
+/// Renews the version of a directory. The writer does so before its first commit to an older one: from then on there may be values
+/// that an older release cannot read, and it must refuse the directory.
+pub(crate) fn write_format(path: &Path) -> std::io::Result<()> {
     replace_file(path, FORMAT_FILE, &format!("{FORMAT_NAME} {FORMAT}\n"))
 }
 
@@ -252,7 +269,7 @@ fn check_commit_sequence(path: &Path, stored: u64) -> Result<(), OpenError> {
     save_commit_sequence(path, stored).map_err(|source| io_error(path, source))
 }
 
-fn check_format(path: &Path) -> Result<(), OpenError> {
+fn check_format(path: &Path) -> Result<u32, OpenError> {
     let mut text = String::new();
     let read = File::open(path.join(FORMAT_FILE)).and_then(|file| file.take(64).read_to_string(&mut text));
     read.map_err(|source| io_error(path, source))?;
@@ -260,7 +277,7 @@ fn check_format(path: &Path) -> Result<(), OpenError> {
         text.trim().strip_prefix(FORMAT_NAME).and_then(|version| version.trim().parse::<u32>().ok());
     match version {
         Some(found) if found > FORMAT => Err(OpenError::Newer { path: path.to_owned(), found }),
-        Some(_) => Ok(()),
+        Some(found) => Ok(found),
         None => Err(OpenError::damaged(path, "file FORMAT names no version")),
     }
 }

@@ -3,32 +3,32 @@
 //! Invariant: a command writes idempotency key, stock, ledger, order, lists, timer, sums and cart in one batch. A crash at any
 //! step leaves all of the command or none of it, so there is nothing to recover.
 
-use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
 use mw_domain::{
-    Date, GeoZone, Order, OrderEvent, OrderId, OrderStatus, Owner, Period, ProductId, Timestamp, UserId,
+    GeoZone, Order, OrderEvent, OrderId, OrderStatus, Owner, Period, ProductId, Timestamp, UserId,
 };
-use mw_store::orders::{
-    Basket, Orders, PlaceOrder, Sales, SalesReport, SetStatus, check_version, price_basket,
-};
+use mw_store::orders::{Basket, Orders, PlaceOrder, Sales, SetStatus, check_version, price_basket};
 use mw_store::{Done, Page, PageRequest, Refusal, Result, StoreError};
 
 use crate::idempotency::{self, Placed};
 use crate::keys::{self, OrderList};
+use crate::long_reads::StoppableReader;
+use crate::maintenance::COMMAND_ROWS;
 use crate::reader::{KeyRange, List, Reader, page};
 use crate::stock::UnknownProduct;
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::{EmbeddedStore, carts, products, stock, timers};
+use crate::{EmbeddedStore, carts, products, sales, stock, timers};
 
 #[async_trait]
 impl Orders for EmbeddedStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
         let done = self
-            .write(command.now, move |tx| {
+            .write(move |tx| {
                 let identity = command.identity.clone();
                 idempotency::run(tx, identity, command.now, |tx| place(tx, command).map(Placed))
             })
@@ -49,7 +49,7 @@ impl Orders for EmbeddedStore {
     }
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| set_status(tx, command))
         })
@@ -71,19 +71,36 @@ impl Orders for EmbeddedStore {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
-        list(&self.snapshot(), geo_zone.map_or(OrderList::All, OrderList::Zone), period, &request)
+        let geo_zone = geo_zone.cloned();
+        let read = move |reader: &StoppableReader| {
+            let of = geo_zone.as_ref().map_or(OrderList::All, OrderList::Zone);
+            list(reader, of, period, &request)
+        };
+        self.long_reads.run(Arc::new(self.snapshot()), read).await
     }
 
     async fn sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
-        sales(&self.snapshot(), geo_zone, period)
+        let (geo_zone, hourly_from) = (geo_zone.cloned(), self.hourly_from);
+        let read =
+            move |reader: &StoppableReader| sales::report(reader, hourly_from, geo_zone.as_ref(), period);
+        self.long_reads.run(Arc::new(self.snapshot()), read).await
     }
 
     async fn cancel_unpaid(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
         if now < self.status.next_payment_timer() {
             return Ok(0);
         }
-        let note = note.to_owned();
-        self.write(now, move |tx| cancel_unpaid(tx, now, &note, limit)).await
+        let mut cancelled = 0;
+        // A crash between two commands leaves the timers of the rest, and the next call finds them.
+        while cancelled < limit {
+            let (slice, note) = (COMMAND_ROWS.min(limit - cancelled), note.to_owned());
+            let count = self.write(move |tx| cancel_unpaid(tx, now, &note, slice)).await?;
+            cancelled += count;
+            if count < slice {
+                break;
+            }
+        }
+        Ok(cancelled)
     }
 }
 
@@ -131,7 +148,7 @@ fn list(
 }
 
 /// An order that a list names. A list row without its order is damage: both are written in one batch.
-fn listed(reader: &dyn Reader, order_id: OrderId) -> Result<Order> {
+pub(crate) fn listed(reader: &dyn Reader, order_id: OrderId) -> Result<Order> {
     read(reader, order_id)?.ok_or_else(|| {
         StoreError::Corrupt(format!("read order {order_id}: a list names it, but it is not stored"))
     })
@@ -159,7 +176,7 @@ fn place(tx: &mut Tx, mut command: PlaceOrder) -> Result<Order> {
     command.check_total(total)?;
     let order = command.into_order(order_lines, total);
     // Final even if the order is refused below: the units of these holds are available in any case.
-    stock::expire_due_holds(tx, now)?;
+    stock::expire_for(tx, &order.geo_zone, lines(&order), now)?;
     // All lines are checked before the first moves, so that a refusal names every shortage.
     stock::check_demands(tx, &order.geo_zone, lines(&order), UnknownProduct::RuledOut)?;
     // The units move in the batch of their order: no crash leaves held units without an order.
@@ -208,26 +225,9 @@ fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
     }
     let was_sale = order.status.is_sale();
     events.push(order.advance(to, note, now));
-    count_sale(tx, &order, was_sale, to.is_sale())?;
+    sales::count(tx, &order, was_sale, to.is_sale())?;
     tx.put(Table::Orders, keys::order(order_id), mw_codec::orders::encode(&order, &events));
     Ok(order)
-}
-
-/// Updates the running sums of the day when an order becomes a sale or stops being one.
-pub(crate) fn count_sale(tx: &mut Tx, order: &Order, was_sale: bool, is_sale: bool) -> Result<()> {
-    if was_sale == is_sale {
-        return Ok(());
-    }
-    let key = keys::sales(order.created_at.date(), &order.geo_zone);
-    let row = tx.get(Table::Sales, &key)?;
-    let mut sums = row.map(|row| mw_codec::orders::decode_sums(&row)).transpose()?.unwrap_or_default();
-    if is_sale {
-        sums.add(order.units(), order.total);
-    } else {
-        sums.remove(order.units(), order.total);
-    }
-    tx.put(Table::Sales, key, mw_codec::orders::encode_sums(sums));
-    Ok(())
 }
 
 /// Cancels up to `limit` orders whose time to pay is over; returns how many. A crash before the commit leaves their timers, and the
@@ -257,57 +257,4 @@ fn cancel_unpaid(tx: &mut Tx, now: Timestamp, note: &str, limit: usize) -> Resul
     }
     tx.next_timers.payment = timers::first_due(tx, Table::PaymentTimers, tx.next_timers.payment)?;
     Ok(due.len())
-}
-
-/// Whole days are read from the running sums; orders of a partly requested day are counted one by one.
-fn sales(reader: &dyn Reader, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
-    let mut report = SalesReport::default();
-    let (first, last) = (period.from.date(), period.to.date());
-    let whole_from = if first.midnight() < period.from { first.next() } else { first };
-    if whole_from < last {
-        add_sums(reader, whole_from, last, geo_zone, &mut report)?;
-    }
-    let head = Period { from: period.from, to: whole_from.midnight().min(period.to) };
-    let tail = Period { from: last.midnight().max(head.to), to: period.to };
-    for part in [head, tail] {
-        if !part.is_empty() {
-            add_orders(reader, part, geo_zone, &mut report)?;
-        }
-    }
-    Ok(report.into_sales())
-}
-
-/// Adds the running sums of the days from `from` up to, not including, `to`.
-fn add_sums(
-    reader: &dyn Reader,
-    from: Date,
-    to: Date,
-    geo_zone: Option<&GeoZone>,
-    report: &mut SalesReport,
-) -> Result<()> {
-    let range = KeyRange { from: keys::sales_of_day(from), to: Some(keys::sales_of_day(to)) };
-    reader.scan(Table::Sales, &range, false, &mut |key, value| {
-        let (date, zone) = keys::read_sales(key)?;
-        if geo_zone.is_none_or(|asked| *asked == zone) {
-            report.insert_day(date, zone, mw_codec::orders::decode_sums(value)?);
-        }
-        Ok(ControlFlow::Continue(()))
-    })
-}
-
-/// Adds the orders of a part of a day.
-fn add_orders(
-    reader: &dyn Reader,
-    period: Period,
-    geo_zone: Option<&GeoZone>,
-    report: &mut SalesReport,
-) -> Result<()> {
-    let list = geo_zone.map_or(OrderList::All, OrderList::Zone);
-    let end = list.until(period.from).or_else(|| keys::after_prefix(&list.prefix()));
-    let range = KeyRange { from: list.before(period.to), to: end };
-    reader.scan(list_table(list), &range, false, &mut |key, _| {
-        let (_, order_id) = keys::read_order(key)?;
-        report.add_order(&listed(reader, order_id)?);
-        Ok(ControlFlow::Continue(()))
-    })
 }

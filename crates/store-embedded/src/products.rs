@@ -23,7 +23,7 @@ use crate::tx::Tx;
 #[async_trait]
 impl Products for EmbeddedStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
-        self.write(product.updated_at, move |tx| put(tx, product)).await
+        self.write(move |tx| put(tx, product)).await
     }
 
     async fn patch_product(
@@ -33,7 +33,7 @@ impl Products for EmbeddedStore {
         now: Timestamp,
     ) -> Result<Product> {
         let product_id = product_id.clone();
-        self.write(now, move |tx| {
+        self.write(move |tx| {
             let mut product = read(tx, &product_id)?.ok_or(Refusal::ProductNotFound(product_id))?;
             let before = product.clone();
             product.patch(patch, now);
@@ -50,7 +50,7 @@ impl Products for EmbeddedStore {
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
         let product_id = product_id.clone();
-        self.write(Timestamp::EPOCH, move |tx| {
+        self.write(move |tx| {
             let product =
                 read(tx, &product_id)?.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             tx.remove(Table::ProductsByCategory, index_key(&product));
@@ -61,7 +61,7 @@ impl Products for EmbeddedStore {
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| import(tx, command))
         })
@@ -234,9 +234,11 @@ pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
 /// repeated request imports them; a crash after it leaves the stored outcome for the repeat.
 fn import(tx: &mut Tx, command: ImportProduct) -> Result<Imported> {
     let ImportProduct { product, stock: zones, op, now, .. } = command;
-    // Final even if the import is refused below.
-    stock::expire_due_holds(tx, now)?;
     let product_id = product.product_id.clone();
+    // Final even if the import is refused below.
+    for (zone, on_hand) in &zones {
+        stock::expire_until(tx, &product_id, zone, now, |level| level.reserved <= *on_hand)?;
+    }
     let created = put(tx, product)?.created;
     for (zone, on_hand) in zones {
         stock::set(tx, &product_id, &zone, on_hand, op, now)?;

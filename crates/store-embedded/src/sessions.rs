@@ -19,7 +19,7 @@ use crate::{EmbeddedStore, carts};
 #[async_trait]
 impl Sessions for EmbeddedStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let CreateSession { session, now, identity, .. } = command;
             idempotency::run(tx, identity, now, |tx| {
                 if read(tx, &session.session_id, now)?.is_some() {
@@ -44,7 +44,7 @@ impl Sessions for EmbeddedStore {
         if !session.touch(&command.data, command.now, command.lifetime)? {
             return Ok(session);
         }
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let mut session = read(tx, &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;
             if session.touch(&command.data, command.now, command.lifetime)? {
                 save(tx, &session);
@@ -55,7 +55,7 @@ impl Sessions for EmbeddedStore {
     }
 
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| login(tx, command))
         })
@@ -64,7 +64,7 @@ impl Sessions for EmbeddedStore {
 
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
         let session_id = session_id.clone();
-        self.write(now, move |tx| {
+        self.write(move |tx| {
             let session = read(tx, &session_id, now)?.ok_or(Refusal::SessionNotFound)?;
             remove(tx, &session);
             Ok(())
@@ -89,7 +89,7 @@ impl Sessions for EmbeddedStore {
 
     async fn revoke_sessions(&self, user_id: &UserId, now: Timestamp) -> Result<()> {
         let user_id = user_id.clone();
-        self.write(now, move |tx| {
+        self.write(move |tx| {
             let prefix = keys::user_sessions(&user_id);
             let skip = prefix.len() + 8;
             for key in collect_keys(tx, Table::SessionsByUser, &KeyRange::prefix(prefix))? {

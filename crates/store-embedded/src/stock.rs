@@ -1,14 +1,16 @@
 //! Stock: levels, the ledger of all movements, and reservations.
 //!
 //! Invariants: level and ledger row of a movement are written in one batch, and so are a hold and its timer; a crash leaves
-//! all or none. The writer expires due holds before it decides about units. Readers subtract holds that have ended and are not
-//! expired yet; [`crate::writer::WriterStatus`] has the lower bound from which on there can be any.
+//! all or none. Before the writer decides about units it expires the ended holds whose units it needs. Readers subtract holds that
+//! have ended and are not expired yet; [`crate::writer::WriterStatus`] has the lower bound from which on there can be any.
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use mw_domain::stock::Cause;
+use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Demand, GeoZone, Level, Movement, ProductId, Reservation, ReservationId, ReservationStatus, Shortage,
     Timestamp, ZoneStock,
@@ -18,15 +20,21 @@ use mw_store::{Done, Freshness, Refusal, RequestIdentity, Result, StoreError};
 use uuid::Uuid;
 
 use crate::cache::{ReadCache, StoredLevel};
+use crate::holds::{self, HoldChange, HoldIndex};
 use crate::idempotency;
 use crate::keys;
+use crate::long_reads::StoppableReader;
+use crate::maintenance::COMMAND_ROWS;
 use crate::reader::{KeyRange, Reader, SnapshotReader};
 use crate::tables::Table;
-use crate::tx::Tx;
+use crate::tx::{COMMIT_SEQUENCE_KEY, Tx};
 use crate::{EmbeddedStore, audit, products, timers};
 
-/// Holds that a command expires before it makes them final.
-const EXPIRE_BATCH: usize = 1_000;
+/// Ended holds that a command of a request expires at most. A command that needs the units of more is refused as overloaded;
+/// maintenance expires the rest meanwhile.
+const EXPIRE_MAX: usize = 1_000;
+/// Ended holds that are looked up at once.
+const EXPIRE_SLICE: usize = 32;
 
 #[async_trait]
 impl Stock for EmbeddedStore {
@@ -48,15 +56,15 @@ impl Stock for EmbeddedStore {
         _: Freshness,
         now: Timestamp,
     ) -> Result<Vec<ZoneStock>> {
-        let (expired, snapshot) = self.snapshot_with_expired_holds(now)?;
+        let levels = self.snapshot_levels(now)?;
         let mut zones = Vec::new();
-        snapshot.scan(
+        levels.snapshot.scan(
             Table::Stock,
             &KeyRange::prefix(keys::zones(product_id)),
             false,
             &mut |key, value| {
                 let (product_id, geo_zone) = keys::read_stock(key)?;
-                let (level, updated_at) = read_level(&expired, key, value)?;
+                let (level, updated_at) = levels.decode(key, value)?;
                 zones.push(ZoneStock { product_id, geo_zone, level, updated_at });
                 Ok(ControlFlow::Continue(()))
             },
@@ -65,33 +73,34 @@ impl Stock for EmbeddedStore {
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
             check_product(tx, &product_id)?;
-            expire_due_holds(tx, now)?;
-            let delta = set_delta(&zone(tx, &product_id, &geo_zone, now)?, on_hand, expected_on_hand)?;
+            expire_until(tx, &product_id, &geo_zone, now, |level| level.reserved <= on_hand)?;
+            let delta = set_delta(&zone_at(tx, &product_id, &geo_zone, now)?, on_hand, expected_on_hand)?;
             let movement = Movement { at: now, op, cause: Cause::Set, delta, note: None };
-            apply(tx, &product_id, &geo_zone, &movement)
+            apply(tx, &product_id, &geo_zone, &movement).map(|stock| without_ended(tx, stock, now))
         })
         .await
     }
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let Adjust { product_id, geo_zone, delta, reason, op, now, identity } = command;
             idempotency::run(tx, identity, now, |tx| {
                 check_product(tx, &product_id)?;
-                expire_due_holds(tx, now)?;
-                let delta = adjust_delta(&zone(tx, &product_id, &geo_zone, now)?, delta)?;
+                let units = Delta { on_hand: delta, reserved: 0 };
+                expire_until(tx, &product_id, &geo_zone, now, |level| level.moved(units).is_ok())?;
+                let delta = adjust_delta(&zone_at(tx, &product_id, &geo_zone, now)?, delta)?;
                 let movement = Movement { at: now, op, cause: Cause::Adjust, delta, note: Some(reason) };
-                apply(tx, &product_id, &geo_zone, &movement)
+                apply(tx, &product_id, &geo_zone, &movement).map(|stock| without_ended(tx, stock, now))
             })
         })
         .await
     }
 
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>> {
-        self.write(command.now, move |tx| {
+        self.write(move |tx| {
             let identity = command.identity.clone();
             idempotency::run(tx, identity, command.now, |tx| reserve(tx, command))
         })
@@ -112,25 +121,51 @@ impl Stock for EmbeddedStore {
         now: Timestamp,
         identity: Option<RequestIdentity>,
     ) -> Result<Done<Reservation>> {
-        self.write(now, move |tx| {
+        self.write(move |tx| {
             idempotency::run(tx, identity, now, |tx| close(tx, id, ReservationStatus::Confirmed, now))
         })
         .await
     }
 
     async fn release(&self, id: ReservationId, now: Timestamp) -> Result<()> {
-        self.write(now, move |tx| close(tx, id, ReservationStatus::Released, now).map(drop)).await
+        self.write(move |tx| close(tx, id, ReservationStatus::Released, now).map(drop)).await
     }
 
     async fn expire_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
         if now < self.status.next_hold_timer() {
             return Ok(0);
         }
-        self.write(now, move |tx| expire_holds(tx, now, limit)).await
+        let mut expired = 0;
+        // A crash between two commands leaves the timers of the rest, and the next call finds them.
+        while expired < limit {
+            let slice = COMMAND_ROWS.min(limit - expired);
+            let count = self.write(move |tx| expire_holds(tx, now, slice)).await?;
+            expired += count;
+            if count < slice {
+                break;
+            }
+        }
+        Ok(expired)
     }
 
     async fn audit(&self, progress: &(dyn for<'a> Fn(u64) + Send + Sync)) -> Result<Audit> {
-        audit::run(&self.snapshot(), progress)
+        let (sender, mut levels) = tokio::sync::watch::channel(0);
+        let read = move |reader: &StoppableReader| {
+            audit::run(reader, &|count| {
+                sender.send_replace(count);
+            })
+        };
+        let mut auditing = std::pin::pin!(self.long_reads.run(Arc::new(self.snapshot()), read));
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = levels.changed() => {
+                    let count = *levels.borrow_and_update();
+                    progress(count);
+                }
+                audit = &mut auditing => return audit,
+            }
+        }
     }
 }
 
@@ -150,30 +185,65 @@ pub(crate) fn held_units(reader: &dyn Reader, from: Timestamp, now: Timestamp) -
     Ok(units)
 }
 
-/// Decodes a level without the units of expired holds.
-fn read_level(expired: &HeldUnits, key: &[u8], row: &[u8]) -> Result<StoredLevel> {
-    let (mut level, updated_at) = mw_codec::stock::decode_level(row)?;
-    if !expired.is_empty() {
-        let expired = expired.get(key).copied().unwrap_or_default();
-        level.reserved = level.reserved.saturating_sub(expired);
+/// The holds in a snapshot that have ended and still count as reserved.
+pub(crate) struct EndedHolds<'a> {
+    index: &'a HoldIndex,
+    now: Timestamp,
+    commit_sequence: u64,
+    /// Read from the snapshot where it is too old for the index.
+    units: OnceCell<HeldUnits>,
+}
+
+impl<'a> EndedHolds<'a> {
+    pub(crate) fn new(index: &'a HoldIndex, snapshot: &SnapshotReader, now: Timestamp) -> Result<Self> {
+        let row = snapshot.get(Table::Meta, COMMIT_SEQUENCE_KEY)?;
+        let commit_sequence = row.and_then(|row| row.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes);
+        Ok(Self { index, now, commit_sequence, units: OnceCell::new() })
     }
-    Ok((level, updated_at))
+
+    fn units(&self, snapshot: &SnapshotReader, stock_key: &[u8]) -> Result<u64> {
+        if let Some(units) = self.index.ended_units(stock_key, self.now, self.commit_sequence) {
+            return Ok(units);
+        }
+        if self.units.get().is_none() {
+            let units = held_units(snapshot, timers::BEGINNING, self.now)?;
+            let _ = self.units.set(units);
+        }
+        Ok(self.units.get().and_then(|units| units.get(stock_key)).copied().unwrap_or_default())
+    }
+}
+
+/// A snapshot, and the holds in it that have ended; `None`: there are none.
+pub(crate) struct SnapshotLevels<'a> {
+    pub(crate) snapshot: SnapshotReader,
+    pub(crate) ended: Option<EndedHolds<'a>>,
+}
+
+impl SnapshotLevels<'_> {
+    /// Decodes a level without the units of ended holds.
+    fn decode(&self, key: &[u8], row: &[u8]) -> Result<StoredLevel> {
+        let (mut level, updated_at) = mw_codec::stock::decode_level(row)?;
+        if let Some(ended) = &self.ended {
+            level.reserved = level.reserved.saturating_sub(ended.units(&self.snapshot, key)?);
+        }
+        Ok((level, updated_at))
+    }
 }
 
 /// Where a request reads stock levels.
 pub(crate) enum LevelSource<'a> {
     /// No hold has ended that is still counted.
     Cache(&'a ReadCache),
-    /// A snapshot, and the units in it of holds that have ended and are still counted as reserved.
-    Snapshot { snapshot: SnapshotReader, expired: HeldUnits },
+    Snapshot(SnapshotLevels<'a>),
 }
 
 impl LevelSource<'_> {
     pub(crate) fn level(&self, key: &[u8]) -> Result<Option<StoredLevel>> {
         match self {
             Self::Cache(cache) => cache.level(key),
-            Self::Snapshot { snapshot, expired } => {
-                snapshot.get(Table::Stock, key)?.map(|row| read_level(expired, key, &row)).transpose()
+            Self::Snapshot(levels) => {
+                let row = levels.snapshot.get(Table::Stock, key)?;
+                row.map(|row| levels.decode(key, &row)).transpose()
             }
         }
     }
@@ -182,6 +252,17 @@ impl LevelSource<'_> {
     pub(crate) fn available(&self, key: &[u8]) -> Result<u64> {
         Ok(self.level(key)?.map_or(0, |(level, _)| level.available()))
     }
+}
+
+/// The stock of a product in a zone as of `now`, without the units of ended holds.
+fn zone_at(tx: &Tx, product_id: &ProductId, geo_zone: &GeoZone, now: Timestamp) -> Result<ZoneStock> {
+    Ok(without_ended(tx, zone(tx, product_id, geo_zone, now)?, now))
+}
+
+fn without_ended(tx: &Tx, mut stock: ZoneStock, now: Timestamp) -> ZoneStock {
+    let ended = tx.ended_units(&keys::stock(&stock.product_id, &stock.geo_zone), now);
+    stock.level.reserved = stock.level.reserved.saturating_sub(ended);
+    stock
 }
 
 /// The stock of a product in a zone; empty as of `now` without a stored level.
@@ -236,9 +317,13 @@ pub(crate) fn apply(
     Ok(stock)
 }
 
-/// Appends a movement to the ledger.
+/// Appends a movement to the ledger; the one with the nil id is the sum of compacted movements.
 pub(crate) fn record(tx: &mut Tx, product_id: &ProductId, geo_zone: &GeoZone, movement: &Movement) {
-    let key = keys::movement(product_id, geo_zone, movement.at, &movement.op, movement.cause);
+    let key = if movement.op.is_nil() && movement.cause == Cause::Set {
+        keys::ledger_sum(product_id, geo_zone)
+    } else {
+        keys::movement(product_id, geo_zone, movement.at, &movement.op, movement.cause)
+    };
     tx.put(Table::Ledger, key, mw_codec::stock::encode_movement(movement));
 }
 
@@ -308,7 +393,7 @@ fn demands(lines: &[Demand]) -> impl Iterator<Item = (&ProductId, u32)> {
 /// leaves hold and timer, and the timer releases the units of a client that does not come back.
 fn reserve(tx: &mut Tx, command: Reserve) -> Result<Reservation> {
     let Reserve { reservation_id, geo_zone, lines, expires_at, now, .. } = command;
-    expire_due_holds(tx, now)?;
+    expire_for(tx, &geo_zone, demands(&lines), now)?;
     check_demands(tx, &geo_zone, demands(&lines), UnknownProduct::OutOfStock)?;
     move_lines(tx, &geo_zone, demands(&lines), Cause::Hold, reservation_id.uuid(), now)?;
     let reservation = Reservation {
@@ -335,6 +420,7 @@ pub(crate) fn save_reservation(tx: &mut Tx, reservation: &Reservation) {
         tx.remove(Table::HoldTimers, timer);
         reservation.forgotten_at()
     };
+    tx.change_holds(holds::changes(reservation));
     let value = mw_codec::stock::encode_reservation(reservation, keep_until);
     tx.put(Table::Reservations, keys::reservation(reservation.reservation_id), value);
 }
@@ -378,11 +464,48 @@ fn end(tx: &mut Tx, reservation: &mut Reservation, to: ReservationStatus, now: T
     Ok(())
 }
 
-/// Expires every hold that ended by `now`, before a command decides about units. The expiry is final, even if the running
-/// command is refused later.
-pub(crate) fn expire_due_holds(tx: &mut Tx, now: Timestamp) -> Result<()> {
-    while tx.next_timers.hold <= now {
-        expire_holds(tx, now, EXPIRE_BATCH)?;
+/// Expires ended holds of the requested products until their units suffice, before a command decides about them. The expiry is
+/// final, even if the running command is refused later.
+pub(crate) fn expire_for<'a>(
+    tx: &mut Tx,
+    geo_zone: &GeoZone,
+    lines: impl Iterator<Item = (&'a ProductId, u32)>,
+    now: Timestamp,
+) -> Result<()> {
+    for (product_id, requested) in lines {
+        expire_until(tx, product_id, geo_zone, now, |level| level.available() >= u64::from(requested))?;
+    }
+    Ok(())
+}
+
+/// Expires ended holds of a stock level, the oldest first, until the level suffices or none is left.
+pub(crate) fn expire_until(
+    tx: &mut Tx,
+    product_id: &ProductId,
+    geo_zone: &GeoZone,
+    now: Timestamp,
+    suffices: impl Fn(Level) -> bool,
+) -> Result<()> {
+    if now < tx.next_timers.hold {
+        return Ok(());
+    }
+    let stock_key = keys::stock(product_id, geo_zone);
+    let mut expired = 0;
+    let mut ended = VecDeque::new();
+    while !suffices(level(tx, product_id, geo_zone)?.unwrap_or_default()) {
+        if ended.is_empty() {
+            ended.extend(tx.ended_holds(&stock_key, now, EXPIRE_SLICE));
+        }
+        let Some((ends_at, id)) = ended.pop_front() else { break };
+        if expired == EXPIRE_MAX {
+            // What is expired stays so, and the repeated request continues there.
+            tx.discard_undo_log();
+            return Err(StoreError::Overloaded);
+        }
+        expire_hold(tx, ends_at, id, now)?;
+        expired += 1;
+    }
+    if expired > 0 {
         tx.discard_undo_log();
     }
     Ok(())
@@ -392,27 +515,43 @@ pub(crate) fn expire_due_holds(tx: &mut Tx, now: Timestamp) -> Result<()> {
 /// call finds them again.
 fn expire_holds(tx: &mut Tx, now: Timestamp, limit: usize) -> Result<usize> {
     let due = timers::due(tx, Table::HoldTimers, tx.next_timers.hold, now, limit)?;
-    for (expires_at, id) in &due {
-        let Some(mut reservation) = held(tx, *id)? else {
-            // A timer without an open hold, as inconsistent data may contain.
-            tx.remove(Table::HoldTimers, keys::timer(*expires_at, id));
-            continue;
-        };
-        let expired = tx.attempt(|tx| end(tx, &mut reservation, ReservationStatus::Expired, now));
-        if let Err(error) = expired {
-            if matches!(error, StoreError::Unavailable(_)) {
-                return Err(error);
-            }
-            // A hold that the stock level does not explain must not block all other holds; the audit reports the drift.
-            tracing::error!(
-                reservation_id = %reservation.reservation_id,
-                %error,
-                "release units of expired hold: closed without them; run mw stock audit"
-            );
-            reservation.status = ReservationStatus::Expired;
-            save_reservation(tx, &reservation);
-        }
+    for (ends_at, id) in &due {
+        expire_hold(tx, *ends_at, *id, now)?;
     }
     tx.next_timers.hold = timers::first_due(tx, Table::HoldTimers, tx.next_timers.hold)?;
     Ok(due.len())
+}
+
+/// Expires one hold. A hold that cannot be read, or that the stock level does not explain, must not block all others: it is
+/// closed without its units, and the audit reports the drift.
+fn expire_hold(tx: &mut Tx, ends_at: Timestamp, id: [u8; 16], now: Timestamp) -> Result<()> {
+    let held = match held(tx, id) {
+        Err(error @ StoreError::Unavailable(_)) => return Err(error),
+        Err(error) => {
+            let reservation_id = ReservationId::from_bytes(id);
+            tracing::error!(%reservation_id, %error, "read expired hold: its units stay reserved; run mw stock audit");
+            None
+        }
+        Ok(held) => held,
+    };
+    let Some(mut reservation) = held else {
+        // A timer without an open hold, as inconsistent data may contain.
+        tx.remove(Table::HoldTimers, keys::timer(ends_at, &id));
+        tx.change_holds(std::iter::once(HoldChange { stock_key: None, end: (ends_at, id), opened: None }));
+        return Ok(());
+    };
+    let expired = tx.attempt(|tx| end(tx, &mut reservation, ReservationStatus::Expired, now));
+    if let Err(error) = expired {
+        if matches!(error, StoreError::Unavailable(_)) {
+            return Err(error);
+        }
+        tracing::error!(
+            reservation_id = %reservation.reservation_id,
+            %error,
+            "release units of expired hold: closed without them; run mw stock audit"
+        );
+        reservation.status = ReservationStatus::Expired;
+        save_reservation(tx, &reservation);
+    }
+    Ok(())
 }

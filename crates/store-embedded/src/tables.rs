@@ -35,16 +35,18 @@ pub(crate) enum Table {
     OrdersByTime,
     /// Unpaid orders by the moment at which they are cancelled.
     PaymentTimers,
-    /// Running sums by day and zone.
+    /// Running sums by day and zone, of orders before the first hour of [`Self::SalesByHour`].
     Sales,
     /// Idempotency keys with their stored outcomes.
     IdempotencyKeys,
-    /// The currency, the commit sequence number, and the checkpoints of imports.
+    /// The currency, the commit sequence number, the first hour of the hourly sums, and the checkpoints of imports.
     Meta,
+    /// Running sums by hour and zone.
+    SalesByHour,
 }
 
 impl Table {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Carts,
         Self::ClosedCarts,
         Self::CartChanges,
@@ -65,6 +67,18 @@ impl Table {
         Self::Sales,
         Self::IdempotencyKeys,
         Self::Meta,
+        Self::SalesByHour,
+    ];
+
+    /// The tables whose rows expire.
+    pub(crate) const EXPIRING: [Self; 7] = [
+        Self::Carts,
+        Self::ClosedCarts,
+        Self::CartChanges,
+        Self::Sessions,
+        Self::SessionsByUser,
+        Self::Reservations,
+        Self::IdempotencyKeys,
     ];
 
     /// The table's name on disk.
@@ -90,22 +104,13 @@ impl Table {
             Self::Sales => "sales",
             Self::IdempotencyKeys => "idempotency_keys",
             Self::Meta => "meta",
+            Self::SalesByHour => "sales_by_hour",
         }
     }
 
     /// Whether values start with their expiry, so that compaction may drop expired rows.
     pub(crate) fn expires(name: &str) -> bool {
-        [
-            Self::Carts,
-            Self::ClosedCarts,
-            Self::CartChanges,
-            Self::Sessions,
-            Self::SessionsByUser,
-            Self::Reservations,
-            Self::IdempotencyKeys,
-        ]
-        .iter()
-        .any(|table| table.name() == name)
+        Self::EXPIRING.iter().any(|table| table.name() == name)
     }
 
     /// Whether rows have no value. Such rows are many and small, and take several times their bytes in a memtable.
@@ -134,6 +139,7 @@ impl Table {
                 | Self::Reservations
                 | Self::Orders
                 | Self::Sales
+                | Self::SalesByHour
                 | Self::IdempotencyKeys
                 | Self::Meta
         )

@@ -5,14 +5,20 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
+use mw_domain::Timestamp;
 use mw_store::Result;
 
 use crate::cache::ReadCache;
+use crate::holds::{HoldChange, HoldEnd, HoldIndex};
 use crate::keys::Key;
+use crate::open::write_format;
 use crate::reader::{KeyRange, Reader, RowVisitor, storage_error};
 use crate::row_cache::RowCache;
+use crate::sales::{HOURLY_FROM_KEY, HourlyFrom};
 use crate::tables::{Table, Tables};
 use crate::timers::NextTimers;
 
@@ -37,6 +43,48 @@ pub(crate) struct Tx {
     commit_sequence: u64,
     /// Lower bounds of the earliest timers, with the pending rows.
     pub(crate) next_timers: NextTimers,
+    /// Which sums count a sale.
+    pub(crate) hourly_from: HourlyFrom,
+    /// The directory whose version is renewed before the first commit.
+    outdated: Option<PathBuf>,
+    /// The open holds of the last batch.
+    holds: Arc<HoldIndex>,
+    /// The holds that the running batch has opened and closed.
+    hold_changes: Vec<HoldChange>,
+    /// How many of them are final.
+    hold_changes_final: usize,
+    commit_batch: CommitBatch,
+}
+
+/// Writes a batch to the journal, makes it durable as the mode says, and then makes it visible. Injected by tests.
+pub(crate) type CommitBatch = Box<dyn FnMut(OwnedWriteBatch, PersistMode) -> fjall::Result<()> + Send>;
+
+fn commit_batch(batch: OwnedWriteBatch, mode: PersistMode) -> fjall::Result<()> {
+    batch.durability(Some(mode)).commit()
+}
+
+/// What the first batch starts with.
+#[derive(Debug)]
+pub(crate) struct TxStart {
+    pub(crate) commit_sequence: u64,
+    pub(crate) next_timers: NextTimers,
+    pub(crate) hourly_from: HourlyFrom,
+    pub(crate) outdated: Option<PathBuf>,
+    pub(crate) holds: Arc<HoldIndex>,
+}
+
+#[cfg(test)]
+impl TxStart {
+    /// Of a new store.
+    pub(crate) fn new() -> Self {
+        Self {
+            commit_sequence: 0,
+            next_timers: NextTimers::NONE,
+            hourly_from: HourlyFrom { hour: i64::MIN, is_stored: false },
+            outdated: None,
+            holds: Arc::default(),
+        }
+    }
 }
 
 /// What a commit wrote.
@@ -49,13 +97,8 @@ pub(crate) struct Committed {
 }
 
 impl Tx {
-    pub(crate) fn new(
-        db: Database,
-        tables: Tables,
-        row_cache: RowCache,
-        commit_sequence: u64,
-        next_timers: NextTimers,
-    ) -> Self {
+    pub(crate) fn new(db: Database, tables: Tables, row_cache: RowCache, start: TxStart) -> Self {
+        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds } = start;
         Self {
             db,
             tables,
@@ -65,15 +108,28 @@ impl Tx {
             undo_discarded: 0,
             commit_sequence,
             next_timers,
+            hourly_from,
+            outdated,
+            holds,
+            hold_changes: Vec::new(),
+            hold_changes_final: 0,
+            commit_batch: Box::new(commit_batch),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_commit_batch(self, commit_batch: CommitBatch) -> Self {
+        Self { commit_batch, ..self }
     }
 
     /// Runs a command, or a part of one; an error rolls its writes back.
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (timers_before, savepoint) = (self.next_timers, self.undo_discarded + self.undo_log.len());
+        let hold_changes_before = self.hold_changes.len();
         let result = command(self);
         if result.is_err() {
             self.roll_back_to(savepoint.saturating_sub(self.undo_discarded));
+            self.hold_changes.truncate(hold_changes_before.max(self.hold_changes_final));
             // The timers that the command removed are back.
             self.next_timers = self.next_timers.min(timers_before);
         }
@@ -91,6 +147,25 @@ impl Tx {
     pub(crate) fn discard_undo_log(&mut self) {
         self.undo_discarded += self.undo_log.len();
         self.undo_log.clear();
+        self.hold_changes_final = self.hold_changes.len();
+    }
+
+    /// Notes what the running command does to the open holds.
+    pub(crate) fn change_holds(&mut self, changes: impl Iterator<Item = HoldChange>) {
+        self.hold_changes.extend(changes);
+    }
+
+    /// Up to `limit` holds of a stock level that ended by `now` and still count as reserved.
+    pub(crate) fn ended_holds(&self, stock_key: &[u8], now: Timestamp, limit: usize) -> Vec<HoldEnd> {
+        self.holds.pending_ends(stock_key, now, &self.hold_changes, limit)
+    }
+
+    /// The units of all holds of a stock level that ended by `now` and still count as reserved.
+    pub(crate) fn ended_units(&self, stock_key: &[u8], now: Timestamp) -> u64 {
+        if now < self.next_timers.hold {
+            return 0;
+        }
+        self.holds.pending_units(stock_key, now, &self.hold_changes)
     }
 
     pub(crate) fn put(&mut self, table: Table, key: Key, value: Vec<u8>) {
@@ -135,12 +210,21 @@ impl Tx {
     /// The commit sequence number is a row of the batch. A crash therefore leaves rows and number of the whole batch or of
     /// none; `open.rs` compares the number with the one that it saved outside of the journal.
     pub(crate) fn commit(&mut self) -> fjall::Result<Committed> {
+        if let Some(path) = &self.outdated {
+            // A crash after this leaves the new version without newer values, which this release reads as well.
+            write_format(path).map_err(fjall::Error::Io)?;
+            self.outdated = None;
+        }
+        if !self.hourly_from.is_stored {
+            let hour = self.hourly_from.hour.to_be_bytes().as_slice().into();
+            self.pending_mut(Table::Meta).insert(HOURLY_FROM_KEY.into(), Some(hour));
+            self.hourly_from.is_stored = true;
+        }
         self.commit_sequence += 1;
         let sequence = self.commit_sequence.to_be_bytes().as_slice().into();
         self.pending_mut(Table::Meta).insert(COMMIT_SEQUENCE_KEY.into(), Some(sequence));
         let rows = self.pending.iter().map(HashMap::len).sum();
-        let mut batch =
-            OwnedWriteBatch::with_capacity(self.db.clone(), rows).durability(Some(PersistMode::SyncData));
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), rows);
         let mut changed = Vec::new();
         let mut bytes = 0;
         for (table, pending) in Table::ALL.iter().zip(&mut self.pending) {
@@ -163,7 +247,11 @@ impl Tx {
                 }
             }
         }
-        batch.commit()?;
+        // Before the batch is visible: readers of an older snapshot take the changes back.
+        self.holds.apply(self.commit_sequence, &mut self.hold_changes);
+        self.hold_changes_final = 0;
+        // Returns once the batch is synced, and only then readers see it.
+        (self.commit_batch)(batch, PersistMode::SyncData)?;
         Ok(Committed { changed, bytes })
     }
 }
@@ -224,7 +312,6 @@ fn visit_present(key: &Slice, value: Option<&Slice>, visit: RowVisitor<'_>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mw_domain::Timestamp;
     use mw_store::{Refusal, StoreError};
 
     const TABLE: Table = Table::Products;
@@ -232,7 +319,7 @@ mod tests {
     fn tx(folder: &std::path::Path) -> Tx {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
-        Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE)
+        Tx::new(db, tables, RowCache::new(1 << 20), TxStart::new())
     }
 
     fn keys(tx: &Tx, range: &KeyRange, reverse: bool) -> String {

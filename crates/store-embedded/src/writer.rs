@@ -66,7 +66,7 @@ pub(crate) struct WriterStatus {
     next_hold_timer_ms: AtomicI64,
     /// No unpaid order in the visible state is cancelled before this moment.
     next_payment_timer_ms: AtomicI64,
-    /// The time of the latest command.
+    /// The time of the latest maintenance, by which compaction drops expired rows.
     pub(crate) now_ms: Arc<AtomicI64>,
     /// Why no write is possible until the next open.
     failure: Mutex<Option<String>>,
@@ -255,17 +255,79 @@ mod tests {
     use crate::reader::Reader;
     use crate::row_cache::RowCache;
     use crate::tables::{Table, Tables};
-    use fjall::Database;
+    use crate::tx::TxStart;
+    use fjall::{Database, OwnedWriteBatch, PersistMode};
 
     fn start(folder: &std::path::Path, queue_max: usize) -> Writer {
+        start_with(folder, queue_max, |tx| tx).0
+    }
+
+    fn start_with(
+        folder: &std::path::Path,
+        queue_max: usize,
+        change: impl FnOnce(Tx) -> Tx,
+    ) -> (Writer, Database, Tables) {
         let db = Database::builder(folder).open().unwrap();
         let tables = Tables::open(&db, 1 << 20).unwrap();
         let status = Arc::new(WriterStatus::new(NextTimers::NONE, Arc::default()));
         let cache = Arc::new(ReadCache::new(db.clone(), tables.clone(), 1 << 20));
         let space = FreeSpace::new(folder.to_owned(), 0);
         let flush_scheduler = FlushScheduler::start(db.clone(), tables.clone(), Arc::default()).unwrap();
-        let tx = Tx::new(db, tables, RowCache::new(1 << 20), 0, NextTimers::NONE);
-        Writer::start(tx, status, cache, space, flush_scheduler, queue_max).unwrap()
+        let tx = change(Tx::new(db.clone(), tables.clone(), RowCache::new(1 << 20), TxStart::new()));
+        let writer = Writer::start(tx, status, cache, space, flush_scheduler, queue_max).unwrap();
+        (writer, db, tables)
+    }
+
+    #[tokio::test]
+    async fn a_write_is_answered_and_visible_only_after_its_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let (entered, mut syncs) = tokio::sync::mpsc::unbounded_channel();
+        let (disk, wait) = std::sync::mpsc::channel::<()>();
+        let commit_batch = move |batch: OwnedWriteBatch, mode: PersistMode| {
+            entered.send(mode).unwrap();
+            // The sync takes until the test says so.
+            wait.recv().unwrap();
+            batch.durability(Some(mode)).commit()
+        };
+        let (writer, _db, tables) =
+            start_with(folder.path(), 8, |tx| tx.with_commit_batch(Box::new(commit_batch)));
+        let put = |tx: &mut Tx| {
+            tx.put(Table::Products, b"key".to_vec(), b"value".to_vec());
+            Ok(())
+        };
+        let mut write = Box::pin(writer.write(put));
+        assert!(
+            std::future::poll_fn(|cx| std::task::Poll::Ready(write.as_mut().poll(cx).is_pending())).await
+        );
+        let mode = syncs.recv().await.unwrap();
+        assert!(matches!(mode, PersistMode::SyncData | PersistMode::SyncAll), "a buffered write is no sync");
+        let is_pending =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(write.as_mut().poll(cx).is_pending())).await;
+        assert!(is_pending, "no reply before the sync");
+        assert_eq!(
+            tables.get(Table::Products).get("key").unwrap(),
+            None,
+            "no reader sees it before the sync"
+        );
+        disk.send(()).unwrap();
+        assert_eq!(write.await, Ok(()));
+        assert!(tables.get(Table::Products).get("key").unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_failed_sync_is_ambiguous_and_ends_all_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let fail =
+            |_: OwnedWriteBatch, _: PersistMode| Err(fjall::Error::Io(std::io::Error::other("no disk")));
+        let (writer, ..) = start_with(folder.path(), 8, |tx| tx.with_commit_batch(Box::new(fail)));
+        let put = |tx: &mut Tx| {
+            tx.put(Table::Products, b"key".to_vec(), b"value".to_vec());
+            Ok(())
+        };
+        let first = writer.write(put).await;
+        assert!(matches!(first, Err(StoreError::Ambiguous(_))), "{first:?}");
+        let second = writer.write(put).await;
+        assert!(matches!(second, Err(StoreError::Unavailable(_))), "{second:?}");
     }
 
     #[tokio::test]

@@ -41,8 +41,8 @@ fn a_directory_in_use_is_refused() {
 fn a_directory_of_a_newer_release_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(EmbeddedStore::open(options(folder.path())).unwrap());
-    fs::write(folder.path().join("FORMAT"), "mobile-world 2\n").unwrap();
-    assert!(refusal(folder.path()).contains("format 2 is newer than format 1 of this release"));
+    fs::write(folder.path().join("FORMAT"), "mobile-world 3\n").unwrap();
+    assert!(refusal(folder.path()).contains("format 3 is newer than format 2 of this release"));
 }
 
 #[test]

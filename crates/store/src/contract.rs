@@ -202,6 +202,7 @@ suite! {
             an_expired_hold_can_be_neither_confirmed_nor_released
             expired_units_can_be_sold_before_expiry_has_run
             expiring_gives_units_back_once
+            holds_that_end_together_free_all_their_units
             a_closed_hold_is_over_for_every_product_of_it
             a_hold_ends_at_the_instant_of_its_command
             a_product_out_of_the_catalogue_has_nothing_to_hold
@@ -276,12 +277,14 @@ suite! {
             an_export_has_every_kind_of_record
             an_export_is_unmoved_by_later_writes
             an_imported_record_replaces_what_was_there
+            a_ledger_in_parts_is_one_ledger
             a_whole_shop_of_another_engine_moves_in
         }
         maintenance {
             a_fresh_store_is_ready
             purging_changes_nothing_a_reader_sees
             purging_never_loses_the_units_of_a_hold
+            carts_of_one_owner_are_purged_a_page_at_a_time
         }
     }
     two stores: {

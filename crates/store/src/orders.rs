@@ -129,9 +129,9 @@ impl SalesReport {
         self.0.entry((created_at.date(), geo_zone.clone())).or_default().add(units, total);
     }
 
-    /// Sets the sums of a whole day and zone.
-    pub fn insert_day(&mut self, date: Date, geo_zone: GeoZone, sums: SalesSums) {
-        self.0.insert((date, geo_zone), sums);
+    /// Adds the sums of a day or of a part of it.
+    pub fn add_sums(&mut self, date: Date, geo_zone: GeoZone, sums: SalesSums) {
+        self.0.entry((date, geo_zone)).or_default().add_all(sums);
     }
 
     /// By date, then zone; days without a sale are absent.

@@ -10,6 +10,8 @@ use mw_shop::Clock;
 #[derive(Debug)]
 pub struct FakeClock {
     millis: AtomicI64,
+    /// How far the wall clock was set, other than by passing time.
+    jumped_millis: AtomicI64,
 }
 
 impl FakeClock {
@@ -21,7 +23,7 @@ impl FakeClock {
     }
 
     pub fn at(now: Timestamp) -> Arc<Self> {
-        Arc::new(Self { millis: AtomicI64::new(now.as_millis()) })
+        Arc::new(Self { millis: AtomicI64::new(now.as_millis()), jumped_millis: AtomicI64::new(0) })
     }
 
     pub fn set(&self, now: Timestamp) {
@@ -36,9 +38,22 @@ impl FakeClock {
     }
 }
 
+impl FakeClock {
+    /// Sets the wall clock forward while no time passes.
+    pub fn jump(&self, by: Duration) -> Timestamp {
+        self.jumped_millis.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+        self.advance(by)
+    }
+}
+
 impl Clock for FakeClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.millis.load(Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        let passed = self.millis.load(Ordering::SeqCst) - self.jumped_millis.load(Ordering::SeqCst);
+        Duration::from_millis(u64::try_from(passed).unwrap_or_default())
     }
 }
 

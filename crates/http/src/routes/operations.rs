@@ -48,7 +48,7 @@ pub(crate) async fn ready(State(app): State<App>) -> ApiResult {
 #[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): State<App>) -> ApiResult {
-    let text = app.stack.metrics_text().map_err(Problem::internal)?;
+    let text = app.stack.metrics_text(app.shop.clock_jump_seconds()).map_err(Problem::internal)?;
     Ok(plain(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into()))
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use mw_shop::{Clock, SystemClock};
+use mw_store::export::Record;
 use mw_store::{ExportImport, PageRequest};
 
 use crate::config::{Config, ConfigArgs};
@@ -16,6 +17,8 @@ use crate::terminal::{self, Progress};
 
 /// Records of one page.
 const PAGE: usize = 500;
+/// Lines in memory before they are written.
+const WRITE_BYTES: usize = 1 << 20;
 
 /// Write the whole store as NDJSON: a backup, or a migration to another engine
 #[derive(Debug, clap::Args)]
@@ -125,13 +128,15 @@ pub(crate) async fn write_all(
     let mut request = PageRequest::first(PAGE);
     loop {
         let page = export.page(request).await.context("read records")?;
-        for item in &page.items {
-            *counts.entry(export_format::kind(item)).or_default() += 1;
-            export_format::write_record(item, &mut lines)?;
-        }
         progress.advance(page.items.len());
-        out.write_all(&lines).context("write records")?;
-        lines.clear();
+        for part in page.items.into_iter().flat_map(Record::into_parts) {
+            *counts.entry(export_format::kind(&part)).or_default() += 1;
+            export_format::write_record(&part, &mut lines)?;
+            if lines.len() >= WRITE_BYTES {
+                out.write_all(&lines).context("write records")?;
+                lines.clear();
+            }
+        }
         match page.next {
             Some(next) => {
                 request = PageRequest { limit: PAGE, after: Some(next) };

@@ -23,7 +23,7 @@ use crate::terminal::{self, Progress};
 const BATCH_RECORDS: usize = 500;
 /// The maximum of bytes of a batch.
 const BATCH_BYTES: usize = 4 << 20;
-/// One record, the ledger of a busy product included.
+/// Exports have lines of at most 16 MiB; those of earlier releases may hold the whole ledger of a busy product.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
 /// Read a file of `mw export` into this store
@@ -130,7 +130,7 @@ impl Begun {
             terminal::note(&format!("resuming after {earlier} records of an earlier run"));
         }
         skip(&mut lines, earlier)?;
-        let mut batch = Batch { import: &self.name, records: Vec::new(), bytes: 0, done: earlier };
+        let mut batch = Batch::new(&self.name, earlier, store.imports_ledger_parts());
         let mut counts = Counts::new();
         while let Some(line) = lines.next()? {
             let bytes = line.len();
@@ -143,13 +143,13 @@ impl Begun {
                 }
                 Line::Record(record) => {
                     *counts.entry(export_format::kind(&record)).or_default() += 1;
-                    batch.push(*record, bytes);
+                    if batch.is_full() && !batch.is_continued_by(&record) {
+                        batch.write(store).await?;
+                    }
+                    batch.push(*record, bytes).map_err(|what| anyhow!("line {}: {what}", lines.number))?;
                 }
             }
             progress.at(lines.bytes);
-            if batch.is_full() {
-                batch.write(store).await?;
-            }
         }
         batch.write(store).await?;
         bail!(
@@ -186,15 +186,37 @@ fn finish(lines: &mut Lines<impl BufRead>, end: &End, done: u64) -> Result<()> {
 struct Batch<'a> {
     import: &'a str,
     records: Vec<Record>,
+    /// Lines of the file that the records were made of.
+    lines: u64,
     bytes: usize,
-    /// Records of the import in the store.
+    /// Lines of the import in the store.
     done: u64,
+    /// Whether the store takes the parts of a ledger one by one.
+    takes_ledger_parts: bool,
 }
 
-impl Batch<'_> {
-    fn push(&mut self, record: Record, bytes: usize) {
-        self.records.push(record);
+impl<'a> Batch<'a> {
+    const fn new(import: &'a str, done: u64, takes_ledger_parts: bool) -> Self {
+        Self { import, records: Vec::new(), lines: 0, bytes: 0, done, takes_ledger_parts }
+    }
+
+    /// Whether the record must be in the same batch as the last one.
+    const fn is_continued_by(&self, record: &Record) -> bool {
+        !self.takes_ledger_parts && matches!(record, Record::Ledger { .. })
+    }
+
+    fn push(&mut self, record: Record, bytes: usize) -> Result<(), &'static str> {
+        if self.is_continued_by(&record) {
+            let is_absorbed = self.records.last_mut().is_some_and(|head| head.absorb(&record));
+            if !is_absorbed {
+                return Err("a part of a ledger does not follow the line of its stock level");
+            }
+        } else {
+            self.records.push(record);
+        }
+        self.lines += 1;
         self.bytes += bytes;
+        Ok(())
     }
 
     fn is_full(&self) -> bool {
@@ -206,7 +228,7 @@ impl Batch<'_> {
             return Ok(());
         }
         let records = std::mem::take(&mut self.records);
-        let done = self.done + records.len() as u64;
+        let done = self.done + std::mem::take(&mut self.lines);
         let checkpoint = Checkpoint { import: self.import.to_owned(), done };
         store
             .import(records, checkpoint)
@@ -266,8 +288,10 @@ mod tests {
     use crate::commands::export::write_all;
     use crate::demo;
     use crate::export_format::Header;
-    use mw_domain::Timestamp;
+    use mw_domain::stock::{Cause, Delta};
+    use mw_domain::{GeoZone, Level, Movement, ProductId, Timestamp, ZoneStock};
     use mw_store::model::Model;
+    use uuid::Uuid;
 
     const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
@@ -295,6 +319,61 @@ mod tests {
 
     async fn refused(store: &Model, text: &str) -> String {
         format!("{:#}", import(store, text, false).await.expect_err("must be refused"))
+    }
+
+    #[tokio::test]
+    async fn no_exported_line_is_longer_than_16_mib_and_all_of_them_restore() {
+        let movement = |number: u32| Movement {
+            at: NOW.plus_millis(i64::from(number)),
+            op: Uuid::from_u128(u128::from(number) + 1),
+            cause: Cause::Adjust,
+            delta: Delta { on_hand: 1, reserved: 0 },
+            // The longest note in the longest form.
+            note: Some("\u{1}".repeat(1_024)),
+        };
+        let stock = ZoneStock {
+            product_id: ProductId::parse("p").unwrap(),
+            geo_zone: GeoZone::parse("z").unwrap(),
+            level: Level { on_hand: 3_000, reserved: 0 },
+            updated_at: NOW,
+        };
+        let old = Model::new();
+        let records = vec![Record::Stock { stock, ledger: (0..3_000).map(movement).collect() }];
+        old.import(records, Checkpoint { import: "old".into(), done: 1 }).await.unwrap();
+        let mut text = Vec::new();
+        write_all(&old, &Header::new(rub(), NOW), &mut text).await.unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.len() > 16 << 20, "one line would be too long");
+        assert!(text.lines().all(|line| line.len() <= 16 << 20));
+
+        let new = Model::new();
+        import(&new, &text, false).await.unwrap();
+        let mut again = Vec::new();
+        write_all(&new, &Header::new(rub(), NOW), &mut again).await.unwrap();
+        let body = |text: &str| text.split_once('\n').unwrap().1.to_owned();
+        assert!(body(&text) == body(&String::from_utf8(again).unwrap()), "the second export is the same");
+    }
+
+    #[test]
+    fn a_store_that_takes_ledgers_whole_gets_the_parts_joined() {
+        let (product_id, geo_zone) = (ProductId::parse("p").unwrap(), GeoZone::parse("z").unwrap());
+        let stock = ZoneStock {
+            product_id: product_id.clone(),
+            geo_zone: geo_zone.clone(),
+            level: Level::default(),
+            updated_at: NOW,
+        };
+        let head = Record::Stock { stock, ledger: Vec::new() };
+        let part = Record::Ledger { product_id, geo_zone, ledger: Vec::new() };
+        let mut batch = Batch::new("x", 0, false);
+        assert!(batch.push(part.clone(), 1).is_err(), "a part without its stock level");
+        batch.push(head, 1).unwrap();
+        assert!(batch.is_continued_by(&part));
+        batch.push(part.clone(), 1).unwrap();
+        assert_eq!((batch.records.len(), batch.lines), (1, 2));
+        let mut batch = Batch::new("x", 0, true);
+        batch.push(part, 1).unwrap();
+        assert_eq!((batch.records.len(), batch.lines), (1, 1));
     }
 
     async fn body(store: &Model) -> String {

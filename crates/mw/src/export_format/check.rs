@@ -2,7 +2,7 @@
 
 use mw_domain::limits::{InvalidField, LINES_MAX, TEXT_CHARS_MAX, check_quantity, check_text};
 use mw_domain::orders::total;
-use mw_domain::{Cart, EventKind, Order, OrderEvent, ProductId, Reservation, ZoneStock};
+use mw_domain::{Cart, EventKind, Movement, Order, OrderEvent, ProductId, Reservation, ZoneStock};
 use mw_store::export::Record;
 
 type Checked = Result<(), InvalidField>;
@@ -10,7 +10,8 @@ type Checked = Result<(), InvalidField>;
 pub(super) fn record(record: &Record) -> Checked {
     match record {
         Record::Product(product) => product.check(),
-        Record::Stock { stock, .. } => figures(stock),
+        Record::Stock { stock, ledger } => figures(stock).and_then(|()| movements(ledger)),
+        Record::Ledger { ledger, .. } => movements(ledger),
         Record::Cart(it) => cart(it),
         Record::Session(session) => session.check(),
         Record::Reservation(it) => reservation(it),
@@ -24,6 +25,11 @@ fn figures(stock: &ZoneStock) -> Checked {
         return Err(InvalidField::new("stock.level", "reserved is more than on_hand"));
     }
     Ok(())
+}
+
+fn movements(ledger: &[Movement]) -> Checked {
+    let mut notes = ledger.iter().filter_map(|movement| movement.note.as_deref());
+    notes.try_for_each(|note| check_text("ledger.note", note, TEXT_CHARS_MAX))
 }
 
 fn cart(cart: &Cart) -> Checked {

@@ -142,7 +142,7 @@ fn samples() -> Vec<Record> {
     };
     vec![
         Record::Product(product),
-        Record::Stock { stock: stock(), ledger: vec![movement] },
+        Record::Stock { stock: stock(), ledger: vec![movement.clone()] },
         Record::Cart(cart(user(), CartStatus::Active)),
         Record::Cart(cart(guest.clone(), CartStatus::Abandoned)),
         Record::CartChange {
@@ -161,6 +161,7 @@ fn samples() -> Vec<Record> {
         stored_outcome(Outcome::Placed(order.order_id)),
         stored_outcome(Outcome::Order(order)),
         stored_outcome(Outcome::Imported { product_id: product_id(), created: true }),
+        Record::Ledger { product_id: stock().product_id, geo_zone: stock().geo_zone, ledger: vec![movement] },
     ]
 }
 

@@ -1,6 +1,8 @@
 //! Cases of export and import: backup, restore, migration between engines.
 
-use mw_domain::{MergeMode, OrderStatus, Period, Product, Session};
+use mw_domain::stock::{Cause, Delta};
+use mw_domain::{Level, MergeMode, Movement, OrderStatus, Period, Product, Session, ZoneStock};
+use uuid::Uuid;
 
 use super::fixtures::{
     DAY, Fixture, HOLD, LIFETIME, PAYMENT_WINDOW, abandoning, at, category, demands, guest, identity,
@@ -249,6 +251,42 @@ pub(super) async fn an_imported_record_replaces_what_was_there(fixture: Fixture)
     cart.version += 1;
     import(&fixture, vec![Record::Cart(cart.clone())]).await;
     assert_eq!(fixture.active(&user("u"), at(20)).await, Some(cart));
+    fixture.audit_closes().await;
+}
+
+pub(super) async fn a_ledger_in_parts_is_one_ledger(fixture: Fixture) {
+    fixture.put(priced_product("a", 100)).await;
+    let movement = |op, cause: Cause, units| Movement {
+        at: at(i64::from(op)),
+        op: Uuid::from_u128(u128::from(op)),
+        cause,
+        delta: if cause == Cause::Set { Delta { on_hand: 10, reserved: 0 } } else { cause.delta(units) },
+        note: None,
+    };
+    let stock = ZoneStock {
+        product_id: product_id("a"),
+        geo_zone: zone("north"),
+        level: Level { on_hand: 7, reserved: 0 },
+        updated_at: at(9),
+    };
+    let part = |ledger| Record::Ledger { product_id: product_id("a"), geo_zone: zone("north"), ledger };
+    let mut head =
+        Record::Stock { stock, ledger: vec![movement(1_u32, Cause::Set, 0), movement(2, Cause::Hold, 3)] };
+    let parts = [part(vec![movement(2, Cause::Take, 3)]), part(vec![movement(3, Cause::Return, 0)])];
+    let records = if fixture.store.imports_ledger_parts() {
+        std::iter::once(head).chain(parts).collect()
+    } else {
+        assert!(parts.iter().all(|part| head.absorb(part)));
+        vec![head]
+    };
+    for _ in 0..2 {
+        for record in records.clone() {
+            import(&fixture, vec![record]).await;
+        }
+        assert_eq!(fixture.level("a", "north", at(20)).await, (7, 0));
+        fixture.audit_closes().await;
+    }
+    fixture.reserve(&[("a", 7)], at(20)).await.unwrap();
     fixture.audit_closes().await;
 }
 

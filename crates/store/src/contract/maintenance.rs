@@ -2,7 +2,7 @@
 
 use mw_domain::MergeMode;
 
-use super::fixtures::{DAY, Fixture, KEY_LIFE, at, demands, guest, identity, user};
+use super::fixtures::{DAY, Fixture, KEY_LIFE, abandoning, at, demands, guest, identity, user};
 use crate::PageRequest;
 use crate::orders::{Basket, PlaceOrder};
 
@@ -75,4 +75,21 @@ pub(super) async fn purging_never_loses_the_units_of_a_hold(fixture: Fixture) {
     clean_all(&fixture, late).await;
     assert_eq!(fixture.level("a", "north", at(late)).await, (10, 10));
     fixture.audit_closes().await;
+}
+
+pub(super) async fn carts_of_one_owner_are_purged_a_page_at_a_time(fixture: Fixture) {
+    for number in 0..30 {
+        fixture.set(&user("u"), "a", 1, at(number)).await;
+        fixture.store.abandon(abandoning(&user("u"), at(number))).await.unwrap();
+    }
+    let idle = async |seconds| {
+        let page = PageRequest::first(7);
+        fixture.store.idle_carts(at(seconds), at(seconds), page).await.unwrap().items.len()
+    };
+    assert_eq!(idle(100).await, 7, "a page however many carts the owner has");
+    let late = 400 * DAY;
+    clean_all(&fixture, late).await;
+    assert_eq!(idle(late).await, 0);
+    let page = PageRequest::first(50);
+    assert_eq!(fixture.store.carts(&user("u"), at(late), page).await.unwrap().items, []);
 }

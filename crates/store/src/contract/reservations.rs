@@ -240,3 +240,26 @@ pub(super) async fn a_reservation_is_forgotten_thirty_days_after_its_time(fixtur
     assert_eq!(fixture.level("a", "north", forgotten).await, (4, 0));
     fixture.audit_closes().await;
 }
+
+pub(super) async fn holds_that_end_together_free_all_their_units(fixture: Fixture) {
+    let holds = 20;
+    fixture.stocked("a", holds).await;
+    fixture.stocked("b", 5).await;
+    for _ in 0..holds {
+        fixture.reserve(&[("a", 1)], at(1)).await.unwrap();
+    }
+    fixture.reserve(&[("b", 5)], at(1)).await.unwrap();
+    let over = at(1 + HOLD);
+    assert_eq!(fixture.level("a", "north", over).await, (holds, 0), "no reader counts them");
+    // Expiry has not run: an order takes the units that it needs, of one product or of all.
+    fixture.order("u", &[("a", 3)], over).await.unwrap();
+    assert_eq!(fixture.level("a", "north", over).await, (holds, 3));
+    assert_eq!(fixture.level("b", "north", over).await, (5, 0));
+    fixture.reserve(&[("a", 17), ("b", 2)], over).await.unwrap();
+    let short = fixture.reserve(&[("a", 1)], over).await;
+    assert_eq!(refusal(short), Refusal::OutOfStock(vec![shortage("a", 1, 0)]));
+    while fixture.store.expire_reservations(over, 7).await.unwrap() > 0 {}
+    assert_eq!(fixture.level("a", "north", over).await, (holds, holds));
+    assert_eq!(fixture.level("b", "north", over).await, (5, 2));
+    fixture.audit_closes().await;
+}

@@ -59,6 +59,14 @@ impl State {
                 let entry = StockEntry { level: stock.level, updated_at: stock.updated_at, ledger };
                 self.stock.insert((stock.product_id, stock.geo_zone), entry);
             }
+            Record::Ledger { product_id, geo_zone, ledger } => {
+                let entry = self.stock.entry((product_id, geo_zone)).or_default();
+                for movement in ledger {
+                    if !entry.ledger.contains(&movement) {
+                        entry.ledger.push(movement);
+                    }
+                }
+            }
             Record::Cart(cart) => self.keep_cart(&cart),
             Record::CartChange { owner, change } => self.note(&owner, [change]),
             Record::Session(session) => self.keep_session(&session),
@@ -79,6 +87,10 @@ impl State {
 impl ExportImport for Model {
     async fn export(&self) -> Result<Box<dyn Export>> {
         Ok(Box::new(Snapshot(self.state().records())))
+    }
+
+    fn imports_ledger_parts(&self) -> bool {
+        true
     }
 
     async fn import(&self, records: Vec<Record>, checkpoint: Checkpoint) -> Result<()> {

@@ -1,0 +1,229 @@
+//! Maintenance: readiness, and the removal of what has expired.
+//!
+//! Three passes run in turn: the activity index of carts, the rows of all tables that expire, and the ledgers. Each call plans a
+//! slice of a pass on a snapshot, off the threads of requests and of the writer, and then removes rows in commands of at most
+//! [`COMMAND_ROWS`]. A command reads every row again, so what has changed since the snapshot stays. The passes are only in
+//! memory: after a restart they begin again. A row that cannot be read is counted, logged and left.
+//!
+//! Compaction drops expired rows too, but only where it rewrites a table; rows with rising keys would never be rewritten.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use mw_domain::Timestamp;
+use mw_store::{Maintenance, Result, StoreError};
+
+use crate::compaction::{GRACE_MS, is_expired};
+use crate::keys::{self, Key};
+use crate::ledger::{self, Group, LedgerPass};
+use crate::long_reads::break_if;
+use crate::reader::{KeyRange, Reader};
+use crate::space::FreeSpace;
+use crate::tables::Table;
+use crate::tx::Tx;
+use crate::{EmbeddedStore, carts};
+
+/// Rows that one command changes at most; other commands run in between.
+pub(crate) const COMMAND_ROWS: usize = 64;
+/// Rows that a call reads for each row that it may remove.
+const ROWS_PER_REMOVAL: usize = 8;
+
+/// Where the passes continue.
+#[derive(Debug, Default)]
+pub(crate) struct Passes {
+    /// The pass with which the next call begins, so that none starves the others.
+    turn: usize,
+    carts: Key,
+    expired: ExpiredPass,
+    ledgers: LedgerPass,
+}
+
+/// A pass over the tables whose rows expire.
+#[derive(Debug, Default, Clone)]
+struct ExpiredPass {
+    table: usize,
+    from: Key,
+}
+
+/// What a slice of a pass found.
+#[derive(Debug, Default)]
+struct Plan {
+    carts: Vec<Key>,
+    expired: Vec<(Table, Key)>,
+    movements: Vec<Group>,
+    /// Rows that could not be read.
+    unreadable: usize,
+}
+
+#[async_trait]
+impl Maintenance for EmbeddedStore {
+    async fn ready(&self) -> Result<()> {
+        if let Some(cause) = self.status.failure() {
+            return Err(StoreError::Unavailable(cause));
+        }
+        if !self.writer.is_running() {
+            let cause = "accept writes: the store is closed or its writer thread stopped; see the log";
+            return Err(StoreError::Unavailable(cause.into()));
+        }
+        FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
+            .check()
+            .map_err(StoreError::Unavailable)
+    }
+
+    async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        // The time of maintenance and not of requests: compaction drops rows by it, and a clock that jumped must not.
+        // Stored, not maximised: with a clock that was set forward for a moment, compaction would drop live rows from then on.
+        self.status.now_ms.store(now.as_millis(), Ordering::Relaxed);
+        let passes = std::mem::take(&mut *lock(&self.passes));
+        let planning = self.maintenance_reads.run(Arc::new(self.snapshot()), move |reader| {
+            let mut passes = passes;
+            let plan = passes.plan(reader, now, limit)?;
+            Ok((passes, plan))
+        });
+        // After an error the passes begin again.
+        let (passes, plan) = planning.await?;
+        *lock(&self.passes) = passes;
+        if plan.unreadable > 0 {
+            tracing::error!(rows = plan.unreadable, "purge expired rows: left rows that cannot be read");
+        }
+        let mut removed = 0;
+        // A crash between two commands leaves the rest of the slice, and a later pass finds it again.
+        for rows in plan.carts.chunks(COMMAND_ROWS) {
+            let rows = rows.to_vec();
+            removed += self.write(move |tx| carts::purge(tx, &rows, now)).await?;
+        }
+        for rows in plan.expired.chunks(COMMAND_ROWS) {
+            let rows = rows.to_vec();
+            removed += self.write(move |tx| remove_expired(tx, &rows, now)).await?;
+        }
+        for groups in plan.movements.chunks(COMMAND_ROWS / 2) {
+            let groups = groups.to_vec();
+            removed += self.write(move |tx| ledger::compact(tx, &groups)).await?;
+        }
+        Ok(removed.min(limit))
+    }
+}
+
+fn lock(passes: &Mutex<Passes>) -> std::sync::MutexGuard<'_, Passes> {
+    passes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Passes {
+    const COUNT: usize = 3;
+
+    /// Plans removals of up to `limit` rows, from all passes together.
+    fn plan(&mut self, reader: &dyn Reader, now: Timestamp, limit: usize) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let mut rest = limit;
+        for offset in 0..Self::COUNT {
+            if rest == 0 {
+                break;
+            }
+            let rows_max = rest * ROWS_PER_REMOVAL;
+            rest -= match (self.turn + offset) % Self::COUNT {
+                0 => {
+                    self.plan_carts(reader, now, rows_max, rest, &mut plan)?;
+                    plan.carts.len()
+                }
+                1 => {
+                    self.expired.slice(reader, now, rows_max, rest, &mut plan.expired)?;
+                    plan.expired.len()
+                }
+                _ => {
+                    let found = self.ledgers.slice(reader, now, rows_max, rest)?;
+                    plan.unreadable += found.unreadable;
+                    plan.movements = found.groups;
+                    found.rows
+                }
+            }
+            .min(rest);
+        }
+        self.turn = (self.turn + 1) % Self::COUNT;
+        Ok(plan)
+    }
+
+    fn plan_carts(
+        &mut self,
+        reader: &dyn Reader,
+        now: Timestamp,
+        rows_max: usize,
+        removals_max: usize,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let range = KeyRange { from: std::mem::take(&mut self.carts), to: None };
+        let mut rows = 0;
+        reader.scan(Table::CartActivity, &range, false, &mut |key, value| {
+            rows += 1;
+            match carts::read_indexed(reader, key, value, now) {
+                Ok(None) => plan.carts.push(key.to_vec()),
+                Ok(Some(_)) => {}
+                Err(StoreError::Corrupt(_)) => plan.unreadable += 1,
+                Err(error) => return Err(error),
+            }
+            let is_full = rows >= rows_max || plan.carts.len() >= removals_max;
+            if is_full {
+                self.carts = keys::just_after(key.to_vec());
+            }
+            Ok(break_if(is_full))
+        })
+    }
+}
+
+impl ExpiredPass {
+    fn slice(
+        &mut self,
+        reader: &dyn Reader,
+        now: Timestamp,
+        rows_max: usize,
+        removals_max: usize,
+        found: &mut Vec<(Table, Key)>,
+    ) -> Result<()> {
+        let cutoff_ms = now.as_millis().saturating_sub(GRACE_MS);
+        let mut rows = 0;
+        while let Some(table) = Table::EXPIRING.get(self.table) {
+            let range = KeyRange { from: std::mem::take(&mut self.from), to: None };
+            reader.scan(*table, &range, false, &mut |key, value| {
+                rows += 1;
+                if is_expired(value, cutoff_ms) {
+                    found.push((*table, key.to_vec()));
+                }
+                let is_full = rows >= rows_max || found.len() >= removals_max;
+                if is_full {
+                    self.from = keys::just_after(key.to_vec());
+                }
+                Ok(break_if(is_full))
+            })?;
+            if !self.from.is_empty() {
+                return Ok(());
+            }
+            self.table += 1;
+        }
+        self.table = 0;
+        Ok(())
+    }
+}
+
+/// Removes rows that are still expired; returns how many.
+fn remove_expired(tx: &mut Tx, rows: &[(Table, Key)], now: Timestamp) -> Result<usize> {
+    let cutoff_ms = now.as_millis().saturating_sub(GRACE_MS);
+    let mut removed = 0;
+    for (table, key) in rows {
+        let row = match tx.get(*table, key) {
+            // One error in the log, and the rest of the rows goes on.
+            Err(error @ StoreError::Corrupt(_)) => {
+                tracing::error!(%error, "remove expired row: left as it is");
+                continue;
+            }
+            row => row?,
+        };
+        if row.is_some_and(|row| is_expired(&row, cutoff_ms)) {
+            tx.remove(*table, key.clone());
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests;
