@@ -105,6 +105,7 @@ impl CassandraStore {
     }
 
     async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
+        let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
             product_cache,
             locks: Locks::new(),
@@ -115,15 +116,15 @@ impl CassandraStore {
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
             readiness: ReadinessProbe::prepare(&cql).await?,
-            intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
-            timers: Timers::prepare(&cql).await?,
+            timers: Timers::prepare(&cql, Arc::clone(intents.ownership())).await?,
             bucketing: Bucketing::prepare(&cql).await?,
             offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,
             reservations: reservations::Statements::prepare(&cql).await?,
             orders: orders::Statements::prepare(&cql).await?,
             audit: stock::audit::Statements::prepare(&cql).await?,
+            intents,
             cql: Arc::new(cql),
         })
     }

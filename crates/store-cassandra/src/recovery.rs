@@ -70,10 +70,9 @@ impl CassandraStore {
         tokio::spawn(request::scope(request::current(), async move { intents.complete(&cql, intent).await }));
     }
 
-    /// Finishes the intents of failed processes, and divides the timers among the living ones.
+    /// Finishes the intents of failed processes.
     async fn recover_orphaned(&self) -> Result<()> {
         let peers = self.intents.peers(&self.cql).await?;
-        self.timers.ownership.divide(self.intents.process(), &peers.alive);
         let mut first_error = Ok(());
         for failed in peers.failed {
             // A process that cannot be recovered does not keep the others from being recovered.

@@ -15,6 +15,7 @@ use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
 use super::heartbeat::{Peer, Peers, ProcessList};
+use super::ownership::Ownership;
 use crate::driver::coalesce::writes::CoalescedWrites;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
@@ -107,6 +108,7 @@ type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
 #[derive(Debug)]
 pub(crate) struct Intents {
     processes: ProcessList,
+    ownership: Arc<Ownership>,
     started: Instant,
     insert: CoalescedWrites<i64, IntentRow>,
     delete: CoalescedWrites<(Uuid, i64), (Uuid, i64, Uuid)>,
@@ -123,8 +125,10 @@ impl Intents {
         let read = "SELECT op_id, kind, payload FROM {} WHERE process = ? AND time_bucket = ?";
         let mut read = cql.prepare(table, Access::Read, read).await?;
         read.set_page_size(PAGE);
+        let processes = ProcessList::prepare(cql).await?;
         Ok(Self {
-            processes: ProcessList::prepare(cql).await?,
+            ownership: Arc::new(Ownership::new(processes.process())),
+            processes,
             started: Instant::now(),
             insert: CoalescedWrites::new(cql.prepare(table, Access::Write, insert).await?),
             delete: CoalescedWrites::new(cql.prepare(table, Access::Write, delete).await?),
@@ -144,6 +148,17 @@ impl Intents {
     /// The id of this process.
     pub(crate) const fn process(&self) -> Uuid {
         self.processes.process()
+    }
+
+    /// The list of processes.
+    #[expect(dead_code, reason = "the internal listener sets its address here")]
+    pub(crate) const fn processes(&self) -> &ProcessList {
+        &self.processes
+    }
+
+    /// The division of work among the living processes.
+    pub(crate) const fn ownership(&self) -> &Arc<Ownership> {
+        &self.ownership
     }
 
     /// Makes it durable that an operation begins. To be called before its first step.
@@ -270,9 +285,12 @@ impl Intents {
         if is_done { self.processes.deregister(cql, self.process()).await } else { Ok(()) }
     }
 
-    /// The other processes of the shop.
+    /// The other processes of the shop; the work is divided anew among those that live.
     pub(crate) async fn peers(&self, cql: &Cql) -> Result<Peers> {
-        self.processes.peers(cql).await
+        let peers = self.processes.peers(cql).await?;
+        let alive: Vec<Uuid> = peers.alive.iter().map(|peer| peer.process).collect();
+        self.ownership.update(self.process(), &alive);
+        Ok(peers)
     }
 
     /// A page of the orphaned intents in a time bucket of a failed process, and where the next page begins.
