@@ -28,11 +28,14 @@ use scylla::client::session::Session;
 pub use bucketing::{KeyPlan, PLANNED, Planned};
 pub use driver::connect;
 pub use driver::connect::{Options, StartError};
+#[doc(hidden)]
+pub use driver::fault_injection::{FaultInjector, StatementFault};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
 
 use bucketing::Bucketing;
+use driver::fault_injection::Faults;
 use driver::locks::Locks;
 use driver::statements::Cql;
 use driver::trace::Tracer;
@@ -89,7 +92,8 @@ impl CassandraStore {
             options.policy,
             options.request_timeout,
             tracer,
-        );
+        )
+        .with_faults(Faults::new(options.faults));
         // Boxed, since it holds a future for every statement.
         let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
         store.intents.heartbeat(&store.cql).await?;

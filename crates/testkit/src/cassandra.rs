@@ -3,8 +3,10 @@
 //! Starting a cluster blocks: call it through `spawn_blocking` in async tests.
 
 mod fresh;
+mod statement_faults;
 
 pub use fresh::{Lease, fresh};
+pub use statement_faults::{PausedStatement, StatementScript};
 pub use mw_cassandra_testbed::{
     CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
     SUPERUSER_PASSWORD, TEST_VARIABLE,
