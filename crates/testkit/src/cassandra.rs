@@ -6,11 +6,11 @@ mod fresh;
 mod statement_faults;
 
 pub use fresh::{Lease, fresh};
-pub use statement_faults::{PausedStatement, StatementScript};
 pub use mw_cassandra_testbed::{
     CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
     SUPERUSER_PASSWORD, TEST_VARIABLE,
 };
+pub use statement_faults::{PausedStatement, StatementScript};
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};

@@ -39,10 +39,21 @@ pub(crate) enum Kind {
     Login,
     Product,
     Import,
+    Reserve,
+    CloseReservation,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Order, Self::Status, Self::Merge, Self::Login, Self::Product, Self::Import];
+    const ALL: [Self; 8] = [
+        Self::Order,
+        Self::Status,
+        Self::Merge,
+        Self::Login,
+        Self::Product,
+        Self::Import,
+        Self::Reserve,
+        Self::CloseReservation,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -52,6 +63,8 @@ impl Kind {
             Self::Login => "login",
             Self::Product => "product",
             Self::Import => "import",
+            Self::Reserve => "reserve",
+            Self::CloseReservation => "close_reservation",
         }
     }
 
@@ -70,6 +83,8 @@ pub(crate) struct Intent {
     time_bucket: i64,
     /// Its row may not exist, and nothing of the operation was done.
     is_void: bool,
+    /// Whether it has no row: only this process can finish it.
+    is_unwritten: bool,
     /// Where it is abandoned when it is dropped; `None` where it is complete or belongs to another process.
     home: Option<Arc<Mutex<State>>>,
 }
@@ -79,14 +94,19 @@ impl Intent {
     pub(crate) const fn is_void(&self) -> bool {
         self.is_void
     }
+
+    /// Whether it belongs to this process, whose request got no response, or only an error.
+    pub(crate) const fn is_abandoned_here(&self) -> bool {
+        self.home.is_some()
+    }
 }
 
 impl Drop for Intent {
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         let payload = std::mem::take(&mut self.payload);
-        let Self { kind, op_id, time_bucket, is_void, .. } = *self;
-        let abandoned = Self { kind, op_id, payload, time_bucket, is_void, home: None };
+        let Self { kind, op_id, time_bucket, is_void, is_unwritten, .. } = *self;
+        let abandoned = Self { kind, op_id, payload, time_bucket, is_void, is_unwritten, home: None };
         lock(&home).abandoned.push((Instant::now(), abandoned));
     }
 }
@@ -176,7 +196,8 @@ impl Intents {
             time_bucket <= state.announced
         };
         let home = Some(Arc::clone(&self.state));
-        let mut intent = Intent { kind, op_id, payload, time_bucket, is_void: false, home };
+        let mut intent =
+            Intent { kind, op_id, payload, time_bucket, is_void: false, is_unwritten: false, home };
         // A crash after this leaves an announced bucket without the intent: recovery finds it empty.
         if !is_announced && let Err(error) = self.heartbeat(cql).await {
             self.close(intent);
@@ -194,8 +215,27 @@ impl Intents {
         }
     }
 
+    /// For an operation that one conditional write decides: an intent in memory only, which costs no statement. If the
+    /// request fails or is dropped, this process finishes it; a crash leaves an operation that was never acknowledged.
+    pub(crate) fn begin_unwritten(&self, kind: Kind, op_id: Uuid, payload: Vec<u8>) -> Intent {
+        let home = Some(Arc::clone(&self.state));
+        let time_bucket = self.time_bucket();
+        Intent { kind, op_id, payload, time_bucket, is_void: false, is_unwritten: true, home }
+    }
+
+    /// The operation of an intent without a row is finished; the intent comes back where it has a row to remove.
+    #[expect(clippy::unused_self, reason = "reads as the counterpart of `complete`")]
+    pub(crate) fn complete_unwritten(&self, mut intent: Intent) -> Option<Intent> {
+        if intent.is_unwritten {
+            intent.home = None;
+            return None;
+        }
+        Some(intent)
+    }
+
     /// The operation is finished. A row that cannot be removed now is removed later; finishing it again changes nothing.
     pub(crate) async fn complete(&self, cql: &Arc<Cql>, intent: Intent) {
+        let Some(intent) = self.complete_unwritten(intent) else { return };
         // A crash here leaves the intent of a finished operation: another process finishes it again, without effect.
         match self.delete(cql, self.process(), &intent).await {
             Ok(()) => self.close(intent),
@@ -310,7 +350,15 @@ impl Intents {
             let (Some(kind), Some(payload)) = (kind, payload) else {
                 return Err(StoreError::Corrupt(format!("intent of operation {op_id}")));
             };
-            intents.push(Intent { kind, op_id, payload, time_bucket, is_void: false, home: None });
+            intents.push(Intent {
+                kind,
+                op_id,
+                payload,
+                time_bucket,
+                is_void: false,
+                is_unwritten: false,
+                home: None,
+            });
         }
         Ok((intents, next))
     }

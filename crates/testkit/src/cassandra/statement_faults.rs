@@ -70,7 +70,13 @@ impl StatementScript {
     }
 
     /// After `skip` further statements of the kind on the table, the next `times` of them fail.
-    pub fn fail(&self, table: Table, kind: StatementKind, (skip, times): (usize, usize), fault: StatementFault) {
+    pub fn fail(
+        &self,
+        table: Table,
+        kind: StatementKind,
+        (skip, times): (usize, usize),
+        fault: StatementFault,
+    ) {
         self.add(Rule { table, kind, skip, times, action: Action::Fail(fault) });
     }
 
