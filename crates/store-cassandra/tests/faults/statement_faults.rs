@@ -89,7 +89,7 @@ async fn reached_before<T: std::fmt::Debug>(paused: &PausedStatement, request: &
 }
 
 #[track_caller]
-fn assert_ambiguous<T: std::fmt::Debug>(result: Result<T, StoreError>) {
+fn assert_ambiguous<T: std::fmt::Debug>(result: &Result<T, StoreError>) {
     assert!(matches!(result, Err(StoreError::Ambiguous(_))), "{result:?}");
 }
 
@@ -107,7 +107,7 @@ async fn an_adjustment_that_may_still_arrive_is_ambiguous_when_the_next_statemen
         script.fail(Table::Stock, StatementKind::Cas, (0, 1), StatementFault::RequestLost);
         script.fail(Table::Stock, kind, (skip, 1), StatementFault::NotSent);
         let command = adjust(5);
-        assert_ambiguous(store.adjust(command.clone()).await);
+        assert_ambiguous(&store.adjust(command.clone()).await);
         script.heal();
 
         // The next batch changes nothing by itself. It takes the revision, so that the lost write can never apply.
@@ -140,18 +140,18 @@ async fn a_confirmation_or_release_that_fails_after_its_first_product_is_ambiguo
 
     let confirmed = store.reserve(hold_of_two()).await.unwrap().value;
     script.fail(Table::Stock, StatementKind::Cas, (1, 1), StatementFault::NotSent);
-    assert_ambiguous(store.confirm(confirmed.reservation_id, NOW, None).await);
+    assert_ambiguous(&store.confirm(confirmed.reservation_id, NOW, None).await);
     ended(&confirmed, ReservationStatus::Confirmed, [(9, 0), (9, 0)]).await;
 
     let released = store.reserve(hold_of_two()).await.unwrap().value;
     script.fail(Table::Stock, StatementKind::Cas, (1, 1), StatementFault::NotSent);
-    assert_ambiguous(store.release(released.reservation_id, NOW).await);
+    assert_ambiguous(&store.release(released.reservation_id, NOW).await);
     ended(&released, ReservationStatus::Released, [(9, 0), (9, 0)]).await;
 
     // Of one product only the row can be left behind.
     let single = store.reserve(hold("a")).await.unwrap().value;
     script.fail(Table::Reservations, StatementKind::Write, (0, 1), StatementFault::NotSent);
-    assert_ambiguous(store.confirm(single.reservation_id, NOW, None).await);
+    assert_ambiguous(&store.confirm(single.reservation_id, NOW, None).await);
     ended(&single, ReservationStatus::Confirmed, [(8, 0), (9, 0)]).await;
 
     // Before the first product nothing is done.
@@ -162,7 +162,7 @@ async fn a_confirmation_or_release_that_fails_after_its_first_product_is_ambiguo
     // A confirmation that may have been sent is decided: here it was lost, and the reservation stays held.
     script.fail(Table::Stock, StatementKind::Cas, (0, 1), StatementFault::RequestLost);
     script.fail(Table::Stock, StatementKind::Cas, (1, 1), StatementFault::NotSent);
-    assert_ambiguous(store.confirm(kept.reservation_id, NOW, None).await);
+    assert_ambiguous(&store.confirm(kept.reservation_id, NOW, None).await);
     no_intents(&session, &lease).await;
     assert_eq!((read(&kept).await.status, levels(&store).await), (ReservationStatus::Held, [(8, 1), (9, 1)]));
     assert_audit(&store).await;
@@ -184,19 +184,19 @@ async fn a_reservation_that_fails_after_its_first_product_is_ambiguous_and_undon
     };
 
     script.fail(Table::Stock, StatementKind::Cas, (1, 1), StatementFault::NotSent);
-    assert_ambiguous(store.reserve(hold_of_two()).await);
+    assert_ambiguous(&store.reserve(hold_of_two()).await);
     reached([(10, 0), (10, 0)]).await;
 
     // The hold of a single product whose result is lost, and cannot be read.
     script.fail(Table::Stock, StatementKind::Cas, (0, 1), StatementFault::ResultLost);
     script.fail(Table::Stock, StatementKind::Serial, (0, 8), StatementFault::NotSent);
-    assert_ambiguous(store.reserve(hold("a")).await);
+    assert_ambiguous(&store.reserve(hold("a")).await);
     reached([(10, 0), (10, 0)]).await;
 
     // With a key the client repeats the request, and finds what was finished.
     let keyed = Reserve { identity: Some(identity("k", "k", NOW)), ..hold_of_two() };
     script.fail(Table::Stock, StatementKind::Cas, (1, 1), StatementFault::NotSent);
-    assert_ambiguous(store.reserve(keyed.clone()).await);
+    assert_ambiguous(&store.reserve(keyed.clone()).await);
     reached([(10, 1), (10, 1)]).await;
     let repeated = store.reserve(keyed.clone()).await.unwrap();
     assert_eq!((repeated.value.reservation_id, repeated.replayed), (keyed.reservation_id, true));
@@ -266,7 +266,7 @@ async fn ledger_compaction_keeps_the_hold_that_decides_an_unfinished_confirmatio
     import_two(&other).await;
     let held = failing.reserve(hold_of_two()).await.unwrap().value;
     script.fail(Table::Stock, StatementKind::Cas, (1, ALL), StatementFault::NotSent);
-    assert_ambiguous(failing.confirm(held.reservation_id, NOW, None).await);
+    assert_ambiguous(&failing.confirm(held.reservation_id, NOW, None).await);
 
     // Two hours later, and after the end of the hold: by then only the taken hold says that it was confirmed.
     let brief = other.reserve(hold("a")).await.unwrap().value;
