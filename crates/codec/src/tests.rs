@@ -22,10 +22,12 @@ use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, RequestIdentity};
 use uuid::Uuid;
 
+use crate::intents::close_reservation::CloseIntent;
 use crate::intents::login::LoginIntent;
 use crate::intents::merge::{MergeMarker, MergeSpec};
 use crate::intents::order::OrderIntent;
 use crate::intents::product::{ListingKey, ProductIntent};
+use crate::intents::reserve::ReserveIntent;
 use crate::intents::status::StatusIntent;
 use crate::{
     Damaged, Reader, VERSION, Writer, carts, export, idempotency, intents, orders, products, sessions, stock,
@@ -204,6 +206,16 @@ fn order_intent() -> OrderIntent {
     }
 }
 
+fn reserve_intent() -> ReserveIntent {
+    let stored = stored_outcome(Outcome::Reservation(reservation()));
+    ReserveIntent { reservation: reservation(), identity: Some(stored.identity) }
+}
+
+fn close_intent() -> CloseIntent {
+    let requested = Reservation { status: ReservationStatus::Released, ..reservation() };
+    CloseIntent { requested, now: at(5) }
+}
+
 fn status_intent(cause: Option<Cause>) -> StatusIntent {
     StatusIntent { order_id: order().order_id, version: 3, cause }
 }
@@ -342,6 +354,10 @@ fn every_intent_reads_back_from_its_fixture() {
     let status = status_intent(Some(Cause::Return));
     let bytes = fixture("intent_status", &intents::status::encode(&status));
     assert_eq!(intents::status::decode(&bytes), Ok(status));
+    let bytes = fixture("intent_reserve", &intents::reserve::encode(&reserve_intent()));
+    assert_eq!(intents::reserve::decode(&bytes), Ok(reserve_intent()));
+    let bytes = fixture("intent_close_reservation", &intents::close_reservation::encode(&close_intent()));
+    assert_eq!(intents::close_reservation::decode(&bytes), Ok(close_intent()));
 }
 
 #[test]
@@ -362,6 +378,8 @@ fn intents_read_back_in_every_mode_and_without_optional_parts() {
     assert_eq!(intents::import::decode(&intents::import::encode(&without_key)), Ok(without_key));
     let of_lines = OrderIntent { closing: None, identity: None, ..order_intent() };
     assert_eq!(intents::order::decode(&intents::order::encode(&of_lines)), Ok(of_lines));
+    let without_key = ReserveIntent { identity: None, ..reserve_intent() };
+    assert_eq!(intents::reserve::decode(&intents::reserve::encode(&without_key)), Ok(without_key));
     for cause in [None, Some(Cause::Take), Some(Cause::Release)] {
         let status = status_intent(cause);
         assert_eq!(intents::status::decode(&intents::status::encode(&status)), Ok(status));
@@ -377,6 +395,15 @@ fn no_truncated_or_longer_intent_reads_as_whole() {
     }
     for len in 0..status.len() {
         assert_eq!(intents::status::decode(&status[..len]), Err(Damaged("status intent")), "{len}");
+    }
+    let reserve = intents::reserve::encode(&reserve_intent());
+    for len in 0..reserve.len() {
+        assert_eq!(intents::reserve::decode(&reserve[..len]), Err(Damaged("reserve intent")), "{len}");
+    }
+    let close = intents::close_reservation::encode(&close_intent());
+    for len in 0..close.len() {
+        let read = intents::close_reservation::decode(&close[..len]);
+        assert_eq!(read, Err(Damaged("close intent")), "{len}");
     }
     let longer = [order.as_slice(), &[0]].concat();
     assert_eq!(intents::order::decode(&longer), Err(Damaged("order intent")));

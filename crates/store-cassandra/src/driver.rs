@@ -1,10 +1,11 @@
 //! The driver: connecting, statements and their consistency, LWT routing, speculative execution, write certainty, coalescing,
-//! scans and quorum availability.
+//! scans, quorum availability, and faults that tests inject.
 
 pub mod connect;
 
 pub(crate) mod certainty;
 pub(crate) mod coalesce;
+pub(crate) mod fault_injection;
 pub(crate) mod locks;
 pub(crate) mod lwt_routing;
 pub(crate) mod quorum_availability;

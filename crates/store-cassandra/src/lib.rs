@@ -28,11 +28,14 @@ use scylla::client::session::Session;
 pub use bucketing::{KeyPlan, PLANNED, Planned};
 pub use driver::connect;
 pub use driver::connect::{Options, StartError};
+#[doc(hidden)]
+pub use driver::fault_injection::{FaultInjector, StatementFault};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
 
 use bucketing::Bucketing;
+use driver::fault_injection::Faults;
 use driver::locks::Locks;
 use driver::statements::Cql;
 use driver::trace::Tracer;
@@ -89,7 +92,8 @@ impl CassandraStore {
             options.policy,
             options.request_timeout,
             tracer,
-        );
+        )
+        .with_faults(Faults::new(options.faults));
         // Boxed, since it holds a future for every statement.
         let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
         store.intents.heartbeat(&store.cql).await?;
@@ -105,6 +109,7 @@ impl CassandraStore {
     }
 
     async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
+        let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
             product_cache,
             locks: Locks::new(),
@@ -115,15 +120,15 @@ impl CassandraStore {
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
             readiness: ReadinessProbe::prepare(&cql).await?,
-            intents: Arc::new(Intents::prepare(&cql).await?),
             keepers: Keepers::prepare(&cql).await?,
-            timers: Timers::prepare(&cql).await?,
+            timers: Timers::prepare(&cql, Arc::clone(intents.ownership())).await?,
             bucketing: Bucketing::prepare(&cql).await?,
             offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,
             reservations: reservations::Statements::prepare(&cql).await?,
             orders: orders::Statements::prepare(&cql).await?,
             audit: stock::audit::Statements::prepare(&cql).await?,
+            intents,
             cql: Arc::new(cql),
         })
     }

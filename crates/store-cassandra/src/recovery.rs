@@ -66,14 +66,14 @@ impl CassandraStore {
     /// Removes the intent of a finished operation without making the client wait for it. A crash before the removal leaves
     /// the intent, and recovery finds everything of it done.
     pub(crate) fn complete_soon(&self, intent: Intent) {
+        let Some(intent) = self.intents.complete_unwritten(intent) else { return };
         let (intents, cql) = (Arc::clone(&self.intents), Arc::clone(&self.cql));
         tokio::spawn(request::scope(request::current(), async move { intents.complete(&cql, intent).await }));
     }
 
-    /// Finishes the intents of failed processes, and divides the timers among the living ones.
+    /// Finishes the intents of failed processes.
     async fn recover_orphaned(&self) -> Result<()> {
         let peers = self.intents.peers(&self.cql).await?;
-        self.timers.ownership.divide(self.intents.process(), &peers.alive);
         let mut first_error = Ok(());
         for failed in peers.failed {
             // A process that cannot be recovered does not keep the others from being recovered.
@@ -147,6 +147,8 @@ impl CassandraStore {
             Kind::Login => self.recover_login(intent.op_id, &intent.payload).await,
             Kind::Product => self.recover_product(intent.op_id, &intent.payload).await,
             Kind::Import => self.recover_import(&intent.payload).await,
+            Kind::Reserve => self.recover_reserve(&intent.payload, intent.is_abandoned_here()).await,
+            Kind::CloseReservation => self.recover_close(&intent.payload).await,
         }
     }
 }

@@ -1,21 +1,24 @@
 //! Reservations: units of several products held until a moment, all of them or none.
 //!
 //! A reservation is a row, a timer and one hold (a ledger row) per product. The ledger decides: how a reservation
-//! ended is the state of the hold of its first product (by id), the other holds and the row follow. A process that
-//! finds them behind brings them up to date. What a crashed process leaves ends when the reservation expires: readers
-//! treat expired holds as released, and the timer or the next command on the product releases them.
+//! ended is the state of the hold of its first product (by id), the other holds and the row follow. An operation on
+//! several products begins with an intent, by which recovery finishes or undoes what a crashed process leaves. What is
+//! left of one product ends at the latest when the reservation expires: readers treat expired holds as released, and
+//! the timer or the next command on the product releases them.
 
 mod close;
 mod reserve;
 mod rows;
 
 use mw_domain::{Reservation, ReservationId, ReservationStatus, Timestamp};
-use mw_store::Result;
 use mw_store::export::Record;
+use mw_store::{Result, StoreError};
+use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::driver::scan::Scan;
 use crate::export::Spool;
+use crate::recovery::intents::{Intent, Kind};
 use crate::recovery::timers::TimerQueue;
 use crate::stock::decision::StockCommand;
 use crate::stock::holds::HoldOwner;
@@ -45,6 +48,29 @@ impl CassandraStore {
             reservation.status = reservation.status_at(now);
             reservation
         }))
+    }
+
+    /// Begins an operation on a reservation of so many lines. One line is decided by one conditional batch, which needs
+    /// no row in the table of intents.
+    async fn begin_intent(&self, kind: Kind, lines: usize, payload: Vec<u8>) -> Result<Intent> {
+        let op_id = Uuid::new_v4();
+        if lines > 1 {
+            self.intents.begin(&self.cql, kind, op_id, payload).await
+        } else {
+            Ok(self.intents.begin_unwritten(kind, op_id, payload))
+        }
+    }
+
+    /// Ends the intent of an operation: it is complete, or certainly nothing of it was done, or else recovery of this
+    /// process takes it up within a second.
+    fn end_intent<T>(&self, intent: Intent, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(_) | Err(StoreError::Refused(_) | StoreError::Unavailable(_) | StoreError::Overloaded) => {
+                self.complete_soon(intent);
+            }
+            Err(StoreError::Ambiguous(_) | StoreError::Corrupt(_)) => self.intents.abandon(intent),
+        }
+        result
     }
 
     /// Imports a reservation of another store. Every step can be repeated; after a crash the operator runs the import

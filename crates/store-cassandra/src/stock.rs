@@ -41,17 +41,14 @@ pub(crate) struct Statements {
     stale_header: PreparedStatement,
     zones: PreparedStatement,
     expired: PreparedStatement,
-    next: PreparedStatement,
 }
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Stock;
         let zones = "SELECT geo_zone FROM {} WHERE product_id = ? LIMIT ?";
-        let expired =
-            "SELECT until, op_id, operation FROM {} WHERE product_id = ? AND geo_zone = ? AND until <= ?";
-        let next = "SELECT until, op_id, operation FROM {} \
-             WHERE product_id = ? AND geo_zone = ? AND until > ? AND until < ? LIMIT ?";
+        let expired = "SELECT until, op_id, operation FROM {} \
+             WHERE product_id = ? AND geo_zone = ? AND until >= ? AND until <= ?";
         let mut expired = cql.prepare(table, Access::Read, expired).await?;
         expired.set_page_size(EXPIRED_PAGE);
         Ok(Self {
@@ -59,7 +56,6 @@ impl Statements {
             stale_header: cql.prepare(table, Access::StaleRead, SELECT_HEADER).await?,
             zones: cql.prepare(Table::StockZones, Access::Read, zones).await?,
             expired,
-            next: cql.prepare(table, Access::Read, next).await?,
         })
     }
 }
@@ -89,8 +85,9 @@ impl CassandraStore {
         now: Timestamp,
     ) -> Result<Option<ZoneStock>> {
         let Some(mut header) = self.header(stock_key, freshness).await? else { return Ok(None) };
-        if header.earliest_hold_end.is_some_and(|earliest| now >= earliest) {
-            let release = Delta { on_hand: 0, reserved: -self.expired_units(stock_key, now).await? };
+        if let Some(earliest) = header.earliest_hold_end.filter(|earliest| now >= *earliest) {
+            let expired = self.expired_units(stock_key, (earliest, now)).await?;
+            let release = Delta { on_hand: 0, reserved: -expired };
             header.level = header.level.moved(release).unwrap_or(header.level);
         }
         Ok(Some(ZoneStock {
@@ -116,15 +113,27 @@ impl CassandraStore {
         op_id: Uuid,
         now: Timestamp,
     ) -> Result<bool> {
+        Ok(self.void_or_result(stock_key, op_id, now).await?.is_none())
+    }
+
+    /// Voids an operation of the back office; the stock right after it where another process has done it meanwhile.
+    async fn void_or_result(
+        &self,
+        stock_key: &StockKey,
+        op_id: Uuid,
+        now: Timestamp,
+    ) -> Result<Option<ZoneStock>> {
         // A refusal does not create the partition of a zone without stock.
         if self.header(stock_key, Freshness::Latest).await?.is_none() {
-            return Ok(true);
+            return Ok(None);
         }
         let transition = Transition::VoidIfAbsent;
         let void = StockCommand::Advance { until: END_OF_TIME, op_id, quantity: 0, transition };
         match self.submit(stock_key, void, now).await? {
-            Decision::Done { state: Some(LedgerState::Void), .. } => Ok(true),
-            Decision::Done { state: Some(LedgerState::Set | LedgerState::Adjusted), .. } => Ok(false),
+            Decision::Done { state: Some(LedgerState::Void), .. } => Ok(None),
+            Decision::Done { state: Some(LedgerState::Set | LedgerState::Adjusted), stock } => {
+                Ok(Some(stock))
+            }
             other => Err(other.unexpected()),
         }
     }
@@ -142,8 +151,8 @@ impl CassandraStore {
     }
 
     /// Adds or removes units under the id of a request. A crash after the keeper's write leaves the ledger row: a
-    /// second request with the same key finds it and only stores the outcome. Without a second request nothing is
-    /// missing.
+    /// second request with the same key finds it, returns the level that it records, and stores the outcome. Without a
+    /// second request nothing is missing.
     async fn adjust_once(
         &self,
         stock_key: &StockKey,
@@ -153,18 +162,14 @@ impl CassandraStore {
     ) -> Result<ZoneStock> {
         self.check_product_exists(&stock_key.product_id).await?;
         let decision = self.submit(stock_key, StockCommand::Adjust { op_id, delta, note }, now).await?;
-        let is_refused = matches!(decision, Decision::Refused(_));
-        // A crash here leaves a refusal that no row records: a second request with the same key decides anew.
-        if is_refused
-            && is_keyed
-            && !self.void_operation(stock_key, op_id, now).await.map_err(StoreError::after_first_effect)?
-        {
-            // Another process with the same key found enough units since, and made the adjustment.
-            let stock = self
-                .level_at(stock_key, Freshness::Latest, now)
-                .await
-                .map_err(StoreError::after_first_effect)?;
-            return stock.ok_or_else(|| missing_stock(stock_key));
+        if is_keyed && matches!(decision, Decision::Refused(_)) {
+            // A crash here leaves a refusal that no row records: a second request with the same key decides anew.
+            let made = self.void_or_result(stock_key, op_id, now).await;
+            if let Some(stock) = made.map_err(StoreError::after_first_effect)? {
+                // Another process with the same key found enough units since, and made the adjustment. Its row has the
+                // level that the other process returns, so both return the same.
+                return Ok(stock);
+            }
         }
         decided_stock(decision)
     }

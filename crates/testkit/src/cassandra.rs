@@ -3,12 +3,14 @@
 //! Starting a cluster blocks: call it through `spawn_blocking` in async tests.
 
 mod fresh;
+mod statement_faults;
 
 pub use fresh::{Lease, fresh};
 pub use mw_cassandra_testbed::{
     CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
     SUPERUSER_PASSWORD, TEST_VARIABLE,
 };
+pub use statement_faults::{PausedStatement, StatementScript};
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};

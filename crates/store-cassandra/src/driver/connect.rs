@@ -18,6 +18,7 @@ use scylla::statement::SerialConsistency;
 
 pub use error::StartError;
 
+use crate::driver::fault_injection::FaultInjector;
 use crate::driver::trace::StatementObserver;
 use crate::policy::Policy;
 use crate::schema::tables::{Class, Table};
@@ -61,6 +62,9 @@ pub struct Options {
     pub clock: fn() -> SystemTime,
     /// Is told of every statement.
     pub trace: Option<Arc<dyn StatementObserver>>,
+    /// For tests: makes statements fail.
+    #[doc(hidden)]
+    pub faults: Option<Arc<dyn FaultInjector>>,
 }
 
 #[derive(Clone)]
@@ -108,6 +112,7 @@ impl Options {
             product_cache_size: PRODUCT_CACHE_SIZE,
             clock: SystemTime::now,
             trace: None,
+            faults: None,
         }
     }
 

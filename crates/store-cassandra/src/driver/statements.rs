@@ -29,10 +29,11 @@ use scylla::statement::{Consistency, SerialConsistency};
 use scylla::value::MaybeUnset;
 
 use crate::driver::certainty::{self, CasResult, WriteCertainty};
+use crate::driver::fault_injection::{self, Faults, StatementFault};
 use crate::driver::lwt_routing::LwtRouting;
 use crate::driver::quorum_availability;
 use crate::driver::speculative_execution::{self, SpeculativeExecution};
-use crate::driver::trace::{StatementKind, Tracer};
+use crate::driver::trace::{self, StatementKind, Tracer};
 use crate::policy::Policy;
 use crate::schema::tables::Table;
 
@@ -112,6 +113,7 @@ pub(crate) struct Cql {
     write_speculation: Arc<SpeculativeExecution>,
     timeout: Duration,
     tracer: Tracer,
+    faults: Faults,
 }
 
 impl std::fmt::Debug for Cql {
@@ -138,7 +140,13 @@ impl Cql {
             write_speculation: Arc::default(),
             timeout,
             tracer,
+            faults: Faults::default(),
         }
+    }
+
+    /// With faults that a test injects.
+    pub(crate) fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     pub(crate) fn cluster_name(&self) -> String {
@@ -225,6 +233,7 @@ impl Cql {
     where
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
+        self.read_fault(statement).await?;
         let started = Instant::now();
         let result = self.session.execute_unpaged(statement, &values).await;
         self.read_speculation.record(started.elapsed());
@@ -253,6 +262,7 @@ impl Cql {
     where
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
+        self.read_fault(statement).await?;
         let started = Instant::now();
         let page = self.session.execute_single_page(statement, &values, from).await;
         self.read_speculation.record(started.elapsed());
@@ -262,6 +272,11 @@ impl Cql {
             PagingStateResponse::NoMorePages => None,
         };
         Ok((self.read_rows(statement, &values, result)?, next))
+    }
+
+    async fn read_fault(&self, statement: &PreparedStatement) -> Result<()> {
+        let fault = self.faults.before(statement, trace::kind_of_read(statement)).await;
+        fault.map_or(Ok(()), |_| Err(fault_injection::read_error()))
     }
 
     fn read_rows<R>(
@@ -283,13 +298,25 @@ impl Cql {
     /// An unconditional write. Writing it again changes nothing.
     pub(crate) async fn write(&self, statement: &PreparedStatement, values: impl SerializeRow) -> Result<()> {
         self.tracer.write(StatementKind::Write, [(statement, &values)]);
+        let fault = self.write_fault(statement).await?;
         let mut attempts = Attempts::default();
         loop {
             let started = Instant::now();
             let written = self.session.execute_unpaged(statement, &values).await;
             self.write_speculation.record(started.elapsed());
-            let Err(error) = written else { return Ok(()) };
+            let Err(error) = written else { return fault.map_or(Ok(()), Err) };
             attempts.failed(started, &error)?;
+        }
+    }
+
+    /// `Err` where a fault keeps the write from being executed; otherwise the error to return after it, if any.
+    async fn write_fault(&self, statement: &PreparedStatement) -> Result<Option<StoreError>> {
+        match self.faults.before(statement, StatementKind::Write).await {
+            Some(fault @ (StatementFault::NotSent | StatementFault::RequestLost)) => {
+                Err(fault_injection::write_error(fault))
+            }
+            Some(fault @ StatementFault::ResultLost) => Ok(Some(fault_injection::write_error(fault))),
+            None => Ok(None),
         }
     }
 
@@ -310,12 +337,13 @@ impl Cql {
                 }
                 batch.set_execution_profile_handle(statement.get_execution_profile_handle().cloned());
                 batch.set_is_idempotent(true);
+                let fault = self.write_fault(statement).await?;
                 let mut attempts = Attempts::default();
                 loop {
                     let started = Instant::now();
                     let written = self.session.batch(&batch, rows).await;
                     self.write_speculation.record(started.elapsed());
-                    let Err(error) = written else { return Ok(()) };
+                    let Err(error) = written else { return fault.map_or(Ok(()), Err) };
                     attempts.failed(started, &error)?;
                 }
             }
@@ -330,8 +358,12 @@ impl Cql {
     ) -> Result<CasResult> {
         self.tracer.write(StatementKind::Cas, [(statement, &values)]);
         let token = statement.calculate_token(&values).ok().flatten();
-        let result = self.session.execute_unpaged(statement, &values).await;
-        self.cas_result(statement, token, result)
+        let fault = self.faults.before(statement, StatementKind::Cas).await;
+        let send = async || {
+            let result = self.session.execute_unpaged(statement, &values).await;
+            self.cas_result(statement, token, result)
+        };
+        cas_with_fault(fault, send).await
     }
 
     /// Statements of one partition, at least one of them conditional: all of them or none. `Err` is certainly not applied.
@@ -349,8 +381,12 @@ impl Cql {
             batch.append_statement((*statement).clone());
             values.push(row);
         }
-        let result = self.session.batch(&batch, values).await;
-        self.cas_result(statement, token, result)
+        let fault = self.faults.before(statement, StatementKind::Cas).await;
+        let send = async || {
+            let result = self.session.batch(&batch, &values).await;
+            self.cas_result(statement, token, result)
+        };
+        cas_with_fault(fault, send).await
     }
 
     /// A failed attempt makes its replica suspect, since the next statement of the key would go to it again.
@@ -379,6 +415,19 @@ impl Cql {
             }
         };
         is_applied(result).map(|applied| if applied { CasResult::Applied } else { CasResult::NotApplied })
+    }
+}
+
+/// The result of a conditional write, of which a test may have something lost.
+async fn cas_with_fault(
+    fault: Option<StatementFault>,
+    send: impl AsyncFnOnce() -> Result<CasResult>,
+) -> Result<CasResult> {
+    match fault {
+        None => send().await,
+        Some(fault @ StatementFault::NotSent) => Err(fault_injection::write_error(fault)),
+        Some(StatementFault::RequestLost) => Ok(CasResult::Unknown),
+        Some(StatementFault::ResultLost) => send().await.map(|_| CasResult::Unknown),
     }
 }
 

@@ -63,11 +63,7 @@ impl Tracer {
         rows: u64,
         bytes: u64,
     ) {
-        let kind = match statement.get_consistency() {
-            Some(Consistency::Serial | Consistency::LocalSerial) => StatementKind::Serial,
-            _ => StatementKind::Read,
-        };
-        self.tell(statement, values, kind, rows, bytes);
+        self.tell(statement, values, kind_of_read(statement), rows, bytes);
     }
 
     /// A write of rows of one partition.
@@ -106,6 +102,14 @@ impl Tracer {
             bytes,
             request: request::current(),
         });
+    }
+}
+
+/// A read of a statement, by its consistency level.
+pub(crate) fn kind_of_read(statement: &PreparedStatement) -> StatementKind {
+    match statement.get_consistency() {
+        Some(Consistency::Serial | Consistency::LocalSerial) => StatementKind::Serial,
+        _ => StatementKind::Read,
     }
 }
 

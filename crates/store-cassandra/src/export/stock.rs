@@ -63,7 +63,7 @@ impl Statements {
         let whole = format!("SELECT {columns} FROM {{}} WHERE product_id = ? AND geo_zone = ?");
         let mut whole = cql.prepare(Table::Stock, Access::Read, &whole).await?;
         whole.set_page_size(WHOLE_PAGE);
-        // Without a bound on `until` a partition that has static columns only would return one row of nulls.
+        // The header comes before every bound on `until`.
         let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until >= ?";
         let mut rows = cql.prepare(Table::Stock, Access::Read, rows).await?;
@@ -176,7 +176,8 @@ impl CassandraStore {
             let reservation = self.stored_reservation(ReservationId::new(op_id)).await?;
             let held = reservation.filter(|found| found.status == ReservationStatus::Held);
             let until = held.map_or(END_OF_TIME, |reservation| reservation.expires_at);
-            rows.push(LedgerRow { until, op_id, state: LedgerState::Held, quantity, at, note: None });
+            let state = LedgerState::Held;
+            rows.push(LedgerRow { until, op_id, state, quantity, at, note: None, result: None });
         }
         Ok(rows)
     }

@@ -21,9 +21,8 @@ use crate::carts::CloseResult;
 use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::stock::CONCURRENT_LINES;
-use crate::stock::decision::Decision;
-use crate::stock::holds::{HoldOwner, LineHold};
-use crate::stock::ledger::{LedgerState, Transition};
+use crate::stock::holds::HoldOwner;
+use crate::stock::ledger::Transition;
 
 /// Attempts of one request, each under a new order id: the cart changed, or another request released the key.
 const ATTEMPTS: usize = 4;
@@ -230,27 +229,6 @@ impl CassandraStore {
         let shortages: Vec<Option<Shortage>> =
             stream::iter(holds.collect::<Vec<_>>()).buffered(CONCURRENT_LINES).try_collect().await?;
         Ok(shortages.into_iter().flatten().collect())
-    }
-
-    /// Holds one line, or voids it; returns the shortage of a void line.
-    async fn hold_or_void(
-        &self,
-        owner: HoldOwner<'_>,
-        line: &Demand,
-        started_at: Option<Instant>,
-        now: Timestamp,
-    ) -> Result<Option<Shortage>> {
-        match self.hold_line(owner, line, started_at, now).await? {
-            LineHold::Held => Ok(None),
-            LineHold::Void(shortage) => Ok(Some(shortage)),
-            LineHold::Short(shortage) => {
-                // Recovery may run the same order at the same time and may have found units since. The void row
-                // decides for both. A crash before it leaves the line undecided: recovery tries to hold it again.
-                let decision = self.advance_line(owner, line, Transition::VoidIfAbsent, now).await?;
-                let is_void = matches!(decision, Decision::Done { state: Some(LedgerState::Void), .. });
-                Ok(is_void.then_some(shortage))
-            }
-        }
     }
 
     /// Voids or releases every line of an order that will never exist, and releases its key.

@@ -15,6 +15,7 @@ use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
 use super::heartbeat::{Peer, Peers, ProcessList};
+use super::ownership::Ownership;
 use crate::driver::coalesce::writes::CoalescedWrites;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
@@ -38,10 +39,21 @@ pub(crate) enum Kind {
     Login,
     Product,
     Import,
+    Reserve,
+    CloseReservation,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Order, Self::Status, Self::Merge, Self::Login, Self::Product, Self::Import];
+    const ALL: [Self; 8] = [
+        Self::Order,
+        Self::Status,
+        Self::Merge,
+        Self::Login,
+        Self::Product,
+        Self::Import,
+        Self::Reserve,
+        Self::CloseReservation,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -51,6 +63,8 @@ impl Kind {
             Self::Login => "login",
             Self::Product => "product",
             Self::Import => "import",
+            Self::Reserve => "reserve",
+            Self::CloseReservation => "close_reservation",
         }
     }
 
@@ -69,6 +83,8 @@ pub(crate) struct Intent {
     time_bucket: i64,
     /// Its row may not exist, and nothing of the operation was done.
     is_void: bool,
+    /// Whether it has no row: only this process can finish it.
+    is_unwritten: bool,
     /// Where it is abandoned when it is dropped; `None` where it is complete or belongs to another process.
     home: Option<Arc<Mutex<State>>>,
 }
@@ -78,14 +94,19 @@ impl Intent {
     pub(crate) const fn is_void(&self) -> bool {
         self.is_void
     }
+
+    /// Whether it belongs to this process, whose request got no response, or only an error.
+    pub(crate) const fn is_abandoned_here(&self) -> bool {
+        self.home.is_some()
+    }
 }
 
 impl Drop for Intent {
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         let payload = std::mem::take(&mut self.payload);
-        let Self { kind, op_id, time_bucket, is_void, .. } = *self;
-        let abandoned = Self { kind, op_id, payload, time_bucket, is_void, home: None };
+        let Self { kind, op_id, time_bucket, is_void, is_unwritten, .. } = *self;
+        let abandoned = Self { kind, op_id, payload, time_bucket, is_void, is_unwritten, home: None };
         lock(&home).abandoned.push((Instant::now(), abandoned));
     }
 }
@@ -107,6 +128,7 @@ type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
 #[derive(Debug)]
 pub(crate) struct Intents {
     processes: ProcessList,
+    ownership: Arc<Ownership>,
     started: Instant,
     insert: CoalescedWrites<i64, IntentRow>,
     delete: CoalescedWrites<(Uuid, i64), (Uuid, i64, Uuid)>,
@@ -123,8 +145,10 @@ impl Intents {
         let read = "SELECT op_id, kind, payload FROM {} WHERE process = ? AND time_bucket = ?";
         let mut read = cql.prepare(table, Access::Read, read).await?;
         read.set_page_size(PAGE);
+        let processes = ProcessList::prepare(cql).await?;
         Ok(Self {
-            processes: ProcessList::prepare(cql).await?,
+            ownership: Arc::new(Ownership::new(processes.process())),
+            processes,
             started: Instant::now(),
             insert: CoalescedWrites::new(cql.prepare(table, Access::Write, insert).await?),
             delete: CoalescedWrites::new(cql.prepare(table, Access::Write, delete).await?),
@@ -146,6 +170,17 @@ impl Intents {
         self.processes.process()
     }
 
+    /// The list of processes.
+    #[expect(dead_code, reason = "the internal listener sets its address here")]
+    pub(crate) const fn processes(&self) -> &ProcessList {
+        &self.processes
+    }
+
+    /// The division of work among the living processes.
+    pub(crate) const fn ownership(&self) -> &Arc<Ownership> {
+        &self.ownership
+    }
+
     /// Makes it durable that an operation begins. To be called before its first step.
     pub(crate) async fn begin(
         &self,
@@ -161,7 +196,8 @@ impl Intents {
             time_bucket <= state.announced
         };
         let home = Some(Arc::clone(&self.state));
-        let mut intent = Intent { kind, op_id, payload, time_bucket, is_void: false, home };
+        let mut intent =
+            Intent { kind, op_id, payload, time_bucket, is_void: false, is_unwritten: false, home };
         // A crash after this leaves an announced bucket without the intent: recovery finds it empty.
         if !is_announced && let Err(error) = self.heartbeat(cql).await {
             self.close(intent);
@@ -179,8 +215,27 @@ impl Intents {
         }
     }
 
+    /// For an operation that one conditional write decides: an intent in memory only, which costs no statement. If the
+    /// request fails or is dropped, this process finishes it; a crash leaves an operation that was never acknowledged.
+    pub(crate) fn begin_unwritten(&self, kind: Kind, op_id: Uuid, payload: Vec<u8>) -> Intent {
+        let home = Some(Arc::clone(&self.state));
+        let time_bucket = self.time_bucket();
+        Intent { kind, op_id, payload, time_bucket, is_void: false, is_unwritten: true, home }
+    }
+
+    /// The operation of an intent without a row is finished; the intent comes back where it has a row to remove.
+    #[expect(clippy::unused_self, reason = "reads as the counterpart of `complete`")]
+    pub(crate) fn complete_unwritten(&self, mut intent: Intent) -> Option<Intent> {
+        if intent.is_unwritten {
+            intent.home = None;
+            return None;
+        }
+        Some(intent)
+    }
+
     /// The operation is finished. A row that cannot be removed now is removed later; finishing it again changes nothing.
     pub(crate) async fn complete(&self, cql: &Arc<Cql>, intent: Intent) {
+        let Some(intent) = self.complete_unwritten(intent) else { return };
         // A crash here leaves the intent of a finished operation: another process finishes it again, without effect.
         match self.delete(cql, self.process(), &intent).await {
             Ok(()) => self.close(intent),
@@ -270,9 +325,12 @@ impl Intents {
         if is_done { self.processes.deregister(cql, self.process()).await } else { Ok(()) }
     }
 
-    /// The other processes of the shop.
+    /// The other processes of the shop; the work is divided anew among those that live.
     pub(crate) async fn peers(&self, cql: &Cql) -> Result<Peers> {
-        self.processes.peers(cql).await
+        let peers = self.processes.peers(cql).await?;
+        let alive: Vec<Uuid> = peers.alive.iter().map(|peer| peer.process).collect();
+        self.ownership.update(self.process(), &alive);
+        Ok(peers)
     }
 
     /// A page of the orphaned intents in a time bucket of a failed process, and where the next page begins.
@@ -292,7 +350,15 @@ impl Intents {
             let (Some(kind), Some(payload)) = (kind, payload) else {
                 return Err(StoreError::Corrupt(format!("intent of operation {op_id}")));
             };
-            intents.push(Intent { kind, op_id, payload, time_bucket, is_void: false, home: None });
+            intents.push(Intent {
+                kind,
+                op_id,
+                payload,
+                time_bucket,
+                is_void: false,
+                is_unwritten: false,
+                home: None,
+            });
         }
         Ok((intents, next))
     }

@@ -23,7 +23,7 @@ use scylla::value::CqlTimestamp;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::ownership::Ownership;
+use super::ownership::{Ownership, key_of};
 use crate::driver::coalesce::writes::CoalescedWrites;
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql};
@@ -92,11 +92,11 @@ pub(crate) struct Timers {
     announced: Mutex<HashSet<BucketKey>>,
     /// When the shared row of a partition was written; a request that comes while it is being written waits for it.
     shared_rows: Mutex<HashMap<SharedKey, Arc<OnceCell<Instant>>>>,
-    pub(crate) ownership: Ownership,
+    ownership: Arc<Ownership>,
 }
 
 impl Timers {
-    pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
+    pub(crate) async fn prepare(cql: &Cql, ownership: Arc<Ownership>) -> Result<Self> {
         let (timers, time_buckets) = (Table::Timers, Table::TimerBuckets);
         let insert = "INSERT INTO {} (queue, time_bucket, shard, fires_at, id) VALUES (?, ?, ?, ?, ?)";
         let delete =
@@ -124,12 +124,12 @@ impl Timers {
                 .await?,
             announced: Mutex::default(),
             shared_rows: Mutex::default(),
-            ownership: Ownership::default(),
+            ownership,
         })
     }
 
     fn owns(&self, shard: i32) -> bool {
-        self.ownership.owns(u32::try_from(shard).unwrap_or_default(), SHARDS.cast_unsigned())
+        self.ownership.owns(key_of(&[u64::from(shard.cast_unsigned())]))
     }
 
     /// Makes sure that the partition of `id` is checked from `fires_at` on.

@@ -291,7 +291,7 @@ mod tests {
             [
                 "keyspace shop_history: is missing",
                 "type shop.demand: is missing",
-                "table shop.stock: column compacted is missing, should be bigint, static",
+                "table shop.stock: column compacted is missing, should be bigint",
                 "table shop_history.orders_by_day: is missing",
             ]
         );

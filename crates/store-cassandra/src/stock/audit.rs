@@ -26,7 +26,7 @@ const PAGE: i32 = 1_000;
 /// Orders and reservations read at the same time.
 const CONCURRENT_OWNERS: usize = 32;
 
-/// A ledger row with the static columns of its partition.
+/// A row of a partition: the header first, with the level, then the ledger rows, with an operation.
 type AuditRow = (
     String,
     String,
@@ -180,7 +180,7 @@ fn add(sum: &mut Option<PartitionSum>, row: AuditRow, owners: &HoldOwners) -> Re
             movements: u64::from(compacted.unwrap_or_default() != 0),
         });
     }
-    // A partition without ledger rows is returned as one row of its static columns.
+    // The header has no operation.
     let (Some(sum), Some(until), Some(op_id), Some(operation)) = (sum, until, op_id, operation) else {
         return Ok(());
     };

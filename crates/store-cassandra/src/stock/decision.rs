@@ -5,7 +5,7 @@
 //! one batch are decided one after the other, each on top of what the earlier ones changed; the engine writes all of
 //! it or nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use mw_domain::stock::Delta;
@@ -15,7 +15,7 @@ use mw_store::{Refusal, StoreError};
 use uuid::Uuid;
 
 use crate::stock::ledger::{
-    END_OF_TIME, LedgerRow, LedgerState, RowKey, StockHeader, Transition, delta_between,
+    END_OF_TIME, LedgerRow, LedgerState, LevelAfter, RowKey, StockHeader, Transition, delta_between,
 };
 
 /// A product in a zone: the partition of one keeper.
@@ -36,10 +36,14 @@ pub(crate) enum StockCommand {
     Set { op_id: Uuid, on_hand: u64, expected: Option<u64> },
     /// Adds or removes units.
     Adjust { op_id: Uuid, delta: i64, note: String },
-    /// Raises the lower bound of the next hold's end to what was read at `rev`.
-    RaiseEarliestHoldEnd { to: Option<Timestamp>, rev: i64 },
-    /// Adds rows to the compacted sum and removes them, if they have not changed.
-    Compact { rows: Vec<LedgerRow> },
+    /// Raises the lower bound of the next hold's end to the next open hold, which the keeper reads.
+    RaiseEarliestHoldEnd,
+    /// Changes nothing but the revision: a write of the operation that is in flight can never apply. The state of its
+    /// row is final for that write.
+    Fence { until: Timestamp, op_id: Uuid },
+    /// Adds rows to the compacted sum and removes them, if they have not changed. `compacted_to`: no hold of a
+    /// reservation that ends earlier has a row any more.
+    Compact { rows: Vec<LedgerRow>, compacted_to: Option<Timestamp> },
     /// Gives a hold that does not expire the end of its reservation.
     SetHoldEnd { op_id: Uuid, until: Timestamp },
     /// Removes rows and reverses their effect on the stock level, if they have not changed.
@@ -75,6 +79,15 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
+    /// Whether the decision holds whatever other processes did since the rows were read: the state of the row is one
+    /// that the command would not change any more.
+    pub(crate) const fn is_final(&self) -> bool {
+        match self {
+            Self::Done { state, .. } => !matches!(state, None | Some(LedgerState::Held)),
+            Self::Short { .. } | Self::ExpireHoldsFirst | Self::Refused(_) => false,
+        }
+    }
+
     /// The error of a decision that the command cannot have.
     pub(crate) fn unexpected(&self) -> StoreError {
         StoreError::Corrupt(format!("apply stock command: unexpected decision {self:?}"))
@@ -109,7 +122,7 @@ impl StockCommand {
     /// The rows that must be read to decide.
     pub(crate) fn rows_to_read(&self, basis: ReadBasis) -> Vec<RowKey> {
         match self {
-            Self::RaiseEarliestHoldEnd { .. } | Self::Replace(_) => Vec::new(),
+            Self::RaiseEarliestHoldEnd | Self::Replace(_) => Vec::new(),
             // The operation is younger than the header: another process that wrote it would have changed the
             // revision.
             Self::Hold { started_at: Some(started_at), .. }
@@ -118,9 +131,11 @@ impl StockCommand {
                 Vec::new()
             }
             Self::Hold { .. } if self.row_to_insert(basis).is_some() => Vec::new(),
-            Self::Hold { until, op_id, .. } | Self::Advance { until, op_id, .. } => vec![(*until, *op_id)],
+            Self::Hold { until, op_id, .. }
+            | Self::Advance { until, op_id, .. }
+            | Self::Fence { until, op_id } => vec![(*until, *op_id)],
             Self::Set { op_id, .. } | Self::Adjust { op_id, .. } => vec![(END_OF_TIME, *op_id)],
-            Self::Compact { rows } | Self::Clear { rows } => rows.iter().map(LedgerRow::key).collect(),
+            Self::Compact { rows, .. } | Self::Clear { rows } => rows.iter().map(LedgerRow::key).collect(),
             Self::SetHoldEnd { op_id, until } => vec![(END_OF_TIME, *op_id), (*until, *op_id)],
         }
     }
@@ -128,43 +143,6 @@ impl StockCommand {
     /// Whether expired holds that still count as reserved change the decision.
     const fn depends_on_expired_holds(&self) -> bool {
         matches!(self, Self::Hold { .. } | Self::Set { .. } | Self::Adjust { .. })
-    }
-}
-
-/// The ends of holds that this keeper added since it read the header, by revision. No other process has changed the
-/// partition since.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct AddedHoldEnds {
-    since: i64,
-    ends: VecDeque<(i64, Timestamp)>,
-}
-
-/// Revisions kept in [`AddedHoldEnds`].
-const ADDED_MAX: usize = 256;
-
-impl AddedHoldEnds {
-    pub(crate) fn since(rev: Option<i64>) -> Self {
-        Self { since: rev.unwrap_or_default(), ends: VecDeque::new() }
-    }
-
-    fn add(&mut self, rev: i64, end: Timestamp) {
-        match self.ends.back_mut() {
-            Some((last, earliest)) if *last == rev => *earliest = end.min(*earliest),
-            _ => self.ends.push_back((rev, end)),
-        }
-        if self.ends.len() > ADDED_MAX
-            && let Some((rev, _)) = self.ends.pop_front()
-        {
-            self.since = rev;
-        }
-    }
-
-    /// The earliest end added after `rev`; `Err` where `rev` is older than what is kept.
-    fn after(&self, rev: i64) -> Result<Option<Timestamp>, ()> {
-        if rev < self.since {
-            return Err(());
-        }
-        Ok(self.ends.iter().filter(|(at, _)| *at > rev).map(|(_, end)| *end).min())
     }
 }
 
@@ -178,7 +156,10 @@ pub(crate) struct BatchPlan {
     /// Rows to write; `None` for a row to remove.
     pub(crate) writes: HashMap<RowKey, Option<LedgerRow>>,
     pub(crate) is_changed: bool,
-    pub(crate) added: AddedHoldEnds,
+    /// `compacted_to` and `earliest_hold_end` before the batch: what stays as it was is not written.
+    pub(crate) bounds_before: (Option<Timestamp>, Option<Timestamp>),
+    /// A lower bound of the ends of the open holds as they are stored, where a command needs it.
+    next_hold_end: Option<Timestamp>,
 }
 
 impl BatchPlan {
@@ -186,9 +167,18 @@ impl BatchPlan {
         stock_key: StockKey,
         header: StockHeader,
         rows: HashMap<RowKey, Option<LedgerRow>>,
-        added: AddedHoldEnds,
+        next_hold_end: Option<Timestamp>,
     ) -> Self {
-        Self { stock_key, header, rows, writes: HashMap::new(), is_changed: false, added }
+        let bounds_before = (header.compacted_to, header.earliest_hold_end);
+        Self {
+            stock_key,
+            header,
+            rows,
+            writes: HashMap::new(),
+            is_changed: false,
+            bounds_before,
+            next_hold_end,
+        }
     }
 
     /// Decides one command on top of the earlier ones.
@@ -204,8 +194,13 @@ impl BatchPlan {
             }
             StockCommand::Set { op_id, on_hand, expected } => self.set(*op_id, *on_hand, *expected, now),
             StockCommand::Adjust { op_id, delta, note } => self.adjust(*op_id, *delta, note, now),
-            StockCommand::RaiseEarliestHoldEnd { to, rev } => self.raise_earliest_hold_end(*to, *rev, now),
-            StockCommand::Compact { rows } => self.compact(rows, now),
+            StockCommand::RaiseEarliestHoldEnd => self.raise_earliest_hold_end(now),
+            StockCommand::Fence { until, op_id } => {
+                self.is_changed = true;
+                let state = self.row((*until, *op_id)).map(|row| row.state);
+                self.done(state, now)
+            }
+            StockCommand::Compact { rows, compacted_to } => self.compact(rows, *compacted_to, now),
             StockCommand::Clear { rows } => self.clear(rows, now),
             StockCommand::SetHoldEnd { op_id, until } => self.set_hold_end(*op_id, *until, now),
             StockCommand::Replace(other) => self.replace(other, now),
@@ -224,7 +219,8 @@ impl BatchPlan {
         self.header.level = level;
         self.lower_earliest_hold_end(until);
         self.touch(now);
-        self.put(LedgerRow { until, op_id, state: LedgerState::Held, quantity: units, at: now, note: None });
+        let state = LedgerState::Held;
+        self.put(LedgerRow { until, op_id, state, quantity: units, at: now, note: None, result: None });
         self.done(Some(LedgerState::Held), now)
     }
 
@@ -233,7 +229,7 @@ impl BatchPlan {
         let row = self.row(key).map(|row| (row.state, row.quantity, row.note.clone()));
         let from = row.as_ref().map(|(state, ..)| *state);
         let Some(to) = transition.target(from) else {
-            return self.done(from, now);
+            return self.done_before(key, now);
         };
         let (units, note) = row.map_or((i64::from(quantity), None), |(_, units, note)| (units, note));
         let delta = delta_between(from, to, units);
@@ -249,7 +245,7 @@ impl BatchPlan {
         if to != LedgerState::Void {
             self.touch(now);
         }
-        self.put(LedgerRow { until, op_id, state: to, quantity: units, at: now, note });
+        self.put(LedgerRow { until, op_id, state: to, quantity: units, at: now, note, result: None });
         self.done(Some(to), now)
     }
 
@@ -275,11 +271,11 @@ impl BatchPlan {
 
     /// The decision on an operation of the back office that was decided before: done, or refused for good.
     fn earlier_decision(&self, op_id: Uuid, now: Timestamp) -> Option<Decision> {
-        let state = self.row((END_OF_TIME, op_id))?.state;
-        Some(if state == LedgerState::Void {
+        let key = (END_OF_TIME, op_id);
+        Some(if self.row(key)?.state == LedgerState::Void {
             Decision::Refused(Refusal::StockBelowReserved { current: self.stock(now) })
         } else {
-            self.done(Some(state), now)
+            self.done_before(key, now)
         })
     }
 
@@ -297,29 +293,34 @@ impl BatchPlan {
         };
         self.header.level = level;
         self.touch(now);
-        self.put(LedgerRow { until: END_OF_TIME, op_id, state, quantity: delta, at: now, note });
+        let result = Some(LevelAfter { level, updated_at: self.header.updated_at });
+        self.put(LedgerRow { until: END_OF_TIME, op_id, state, quantity: delta, at: now, note, result });
         self.done(Some(state), now)
     }
 
-    /// Holds added after `rev` keep the bound low. Where they are not known any more, the bound stays as it is.
-    fn raise_earliest_hold_end(&mut self, to: Option<Timestamp>, rev: i64, now: Timestamp) -> Decision {
-        if let Ok(added) = self.added.after(rev) {
-            let bound = match (to, added) {
-                (Some(to), Some(added)) => Some(to.min(added)),
-                (to, added) => to.or(added),
-            };
-            self.is_changed |= bound != self.header.earliest_hold_end;
-            self.header.earliest_hold_end = bound;
-        }
+    /// Holds of this batch are not stored yet and keep the bound low.
+    fn raise_earliest_hold_end(&mut self, now: Timestamp) -> Decision {
+        let is_open = |row: &&LedgerRow| row.state == LedgerState::Held && row.until != END_OF_TIME;
+        let added = self.writes.values().flatten().filter(is_open).map(|row| row.until).min();
+        let bound = match (self.next_hold_end, added) {
+            (Some(next), Some(added)) => Some(next.min(added)),
+            (next, added) => next.or(added),
+        };
+        self.is_changed |= bound != self.header.earliest_hold_end;
+        self.header.earliest_hold_end = bound;
         self.done(None, now)
     }
 
-    fn compact(&mut self, rows: &[LedgerRow], now: Timestamp) -> Decision {
+    fn compact(&mut self, rows: &[LedgerRow], compacted_to: Option<Timestamp>, now: Timestamp) -> Decision {
         for row in rows {
             if self.row(row.key()) == Some(row) && row.state.is_compactable() {
                 self.header.compacted += row.state.effect(row.quantity).on_hand;
                 self.remove(row.key());
             }
+        }
+        if compacted_to > self.header.compacted_to {
+            self.header.compacted_to = compacted_to;
+            self.is_changed = true;
         }
         self.done(None, now)
     }
@@ -361,6 +362,7 @@ impl BatchPlan {
         self.header.compacted = other.compacted;
         self.header.updated_at = other.updated_at;
         self.header.earliest_hold_end = None;
+        self.header.compacted_to = None;
         self.is_changed = true;
         for row in &other.rows {
             if row.state == LedgerState::Held {
@@ -376,7 +378,6 @@ impl BatchPlan {
         if until != END_OF_TIME {
             let bound = self.header.earliest_hold_end.map_or(until, |earliest| earliest.min(until));
             self.header.earliest_hold_end = Some(bound);
-            self.added.add(self.header.rev.unwrap_or_default() + 1, until);
         }
     }
 
@@ -385,6 +386,9 @@ impl BatchPlan {
     }
 
     fn put(&mut self, row: LedgerRow) {
+        if self.header.compacted_to.is_some_and(|to| row.until < to) {
+            self.header.compacted_to = Some(row.until);
+        }
         self.write(row.key(), Some(row));
     }
 
@@ -404,6 +408,19 @@ impl BatchPlan {
 
     fn done(&self, state: Option<LedgerState>, now: Timestamp) -> Decision {
         Decision::Done { state, stock: self.stock(now) }
+    }
+
+    /// The decision on an operation whose row stays as it is: its own result, where the row has one.
+    fn done_before(&self, key: RowKey, now: Timestamp) -> Decision {
+        let row = self.row(key);
+        let state = row.map(|row| row.state);
+        let stock = self.stock(now);
+        match row.and_then(|row| row.result) {
+            Some(LevelAfter { level, updated_at }) => {
+                Decision::Done { state, stock: ZoneStock { level, updated_at, ..stock } }
+            }
+            None => Decision::Done { state, stock },
+        }
     }
 
     fn stock(&self, now: Timestamp) -> ZoneStock {
@@ -438,7 +455,7 @@ mod tests {
             compacted: on_hand.cast_signed(),
             ..StockHeader::default()
         };
-        BatchPlan::new(stock_key, header, HashMap::new(), AddedHoldEnds::since(Some(1)))
+        BatchPlan::new(stock_key, header, HashMap::new(), None)
     }
 
     fn hold(number: u128, quantity: u32, until: Timestamp) -> StockCommand {
@@ -517,16 +534,62 @@ mod tests {
     #[test]
     fn the_earliest_hold_end_is_raised_to_the_next_hold_and_not_past_newer_ones() {
         let mut plan = plan(5);
-        plan.decide(&hold(1, 1, at(10)), at(1));
-        let read_before = StockCommand::RaiseEarliestHoldEnd { to: None, rev: 1 };
-        plan.decide(&read_before, at(2));
-        assert_eq!(plan.header.earliest_hold_end, Some(at(10)), "the hold was added after the read");
-        let read_after = StockCommand::RaiseEarliestHoldEnd { to: Some(at(50)), rev: 2 };
-        plan.decide(&read_after, at(12));
+        plan.header.earliest_hold_end = Some(at(10));
+        plan.next_hold_end = Some(at(50));
+        plan.decide(&StockCommand::RaiseEarliestHoldEnd, at(12));
         assert_eq!(plan.header.earliest_hold_end, Some(at(50)));
-        let unknown = StockCommand::RaiseEarliestHoldEnd { to: None, rev: 0 };
-        plan.decide(&unknown, at(12));
-        assert_eq!(plan.header.earliest_hold_end, Some(at(50)), "a read before the keeper's own is ignored");
+        plan.decide(&hold(1, 1, at(40)), at(12));
+        plan.decide(&StockCommand::RaiseEarliestHoldEnd, at(13));
+        assert_eq!(plan.header.earliest_hold_end, Some(at(40)), "the hold is of the same batch");
+    }
+
+    #[test]
+    fn duplicates_of_an_adjustment_return_the_level_right_after_it() {
+        let mut plan = plan(5);
+        let adjust = StockCommand::Adjust { op_id: op(1), delta: 4, note: "counted".to_owned() };
+        let stock = |decision: Decision| match decision {
+            Decision::Done { stock, .. } => stock,
+            other => panic!("{other:?}"),
+        };
+        let first = stock(plan.decide(&adjust, at(1)));
+        plan.decide(&hold(2, 3, END_OF_TIME), at(2));
+        assert_eq!(stock(plan.decide(&adjust, at(3))), first);
+        assert_eq!(stock(plan.decide(&advance(1, 0, Transition::VoidIfAbsent), at(3))), first);
+    }
+
+    #[test]
+    fn a_fence_changes_the_revision_and_nothing_else() {
+        let mut plan = plan(5);
+        plan.decide(&hold(1, 2, at(99)), at(1));
+        let (level, writes) = (plan.header.level, plan.writes.len());
+        plan.is_changed = false;
+        let fenced = plan.decide(&StockCommand::Fence { until: at(99), op_id: op(1) }, at(2));
+        assert!(matches!(fenced, Decision::Done { state: Some(LedgerState::Held), .. }), "{fenced:?}");
+        assert!(plan.is_changed);
+        assert_eq!((plan.header.level, plan.writes.len()), (level, writes));
+    }
+
+    #[test]
+    fn a_decision_on_a_row_that_may_still_change_is_not_final() {
+        let stock = plan(5).stock(at(1));
+        let done = |state| Decision::Done { state, stock: stock.clone() };
+        for state in [None, Some(LedgerState::Held)] {
+            assert!(!done(state).is_final(), "{state:?}");
+        }
+        for state in [LedgerState::Taken, LedgerState::Released, LedgerState::Void, LedgerState::Set] {
+            assert!(done(Some(state)).is_final(), "{state:?}");
+        }
+        assert!(!Decision::Short { available: 0 }.is_final());
+    }
+
+    #[test]
+    fn a_late_row_lowers_the_bound_of_compacted_holds() {
+        let mut plan = plan(5);
+        plan.decide(&StockCommand::Compact { rows: Vec::new(), compacted_to: Some(at(60)) }, at(90));
+        plan.decide(&StockCommand::Compact { rows: Vec::new(), compacted_to: Some(at(50)) }, at(90));
+        assert_eq!(plan.header.compacted_to, Some(at(60)), "it only rises");
+        plan.decide(&hold(1, 1, at(40)), at(30));
+        assert_eq!(plan.header.compacted_to, Some(at(40)));
     }
 
     #[test]
@@ -535,7 +598,7 @@ mod tests {
         plan.decide(&hold(1, 4, END_OF_TIME), at(1));
         plan.decide(&advance(1, 4, Transition::Take), at(2));
         let row = plan.rows.get(&(END_OF_TIME, op(1))).cloned().flatten().unwrap();
-        let compact = StockCommand::Compact { rows: vec![row] };
+        let compact = StockCommand::Compact { rows: vec![row], compacted_to: None };
         plan.decide(&compact, at(3));
         assert_eq!((plan.header.level.on_hand, plan.header.compacted), (6, 6));
         plan.decide(&compact, at(4));

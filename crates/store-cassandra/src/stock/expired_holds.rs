@@ -1,6 +1,10 @@
 //! Holds whose time is over and that still count as reserved: readers subtract them, the next hold releases them.
 //!
-//! The header's `earliest_hold_end` is a lower bound, so a partition without expired holds is never searched.
+//! The header's `earliest_hold_end` is a lower bound: a partition without expired holds is never searched, and a search
+//! begins at it, behind the tombstones of compacted rows. Commands raise it when it has passed, and so do the timers of
+//! reservations and ledger compaction, or every reader of a product that does not sell would search.
+
+use std::collections::HashSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::{ReservationId, Timestamp};
@@ -9,14 +13,13 @@ use scylla::response::PagingState;
 
 use crate::CassandraStore;
 use crate::driver::time::to_cql;
+use crate::stock::CONCURRENT_LINES;
 use crate::stock::decision::{Decision, StockCommand, StockKey};
 use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, Transition};
 use crate::stock::rows::{StoredRow, read_rows};
 
 /// Holds of one partition released at the same time.
 const CONCURRENT_RELEASES: usize = 64;
-/// Ledger rows read to find the next open hold.
-const NEXT_MAX: i32 = 500;
 /// Times that one command waits for expired holds to be released.
 const EXPIRE_ROUNDS: usize = 6;
 
@@ -30,7 +33,11 @@ impl CassandraStore {
     ) -> Result<Decision> {
         for _ in 0..EXPIRE_ROUNDS {
             match self.keepers.submit(&self.cql, stock_key, command.clone(), now).await? {
-                Decision::ExpireHoldsFirst => self.release_expired_holds(stock_key, now).await?,
+                Decision::ExpireHoldsFirst => {
+                    // The command itself is not applied, whatever became of the expired holds.
+                    let released = self.release_expired_holds(stock_key, now).await;
+                    released.map_err(StoreError::before_first_effect)?;
+                }
                 decision => {
                     self.compaction.enqueue(stock_key, now);
                     return Ok(decision);
@@ -44,36 +51,43 @@ impl CassandraStore {
     }
 
     /// Units of expired holds that still count as reserved.
-    pub(super) async fn expired_units(&self, stock_key: &StockKey, now: Timestamp) -> Result<i64> {
+    pub(super) async fn expired_units(
+        &self,
+        stock_key: &StockKey,
+        between: (Timestamp, Timestamp),
+    ) -> Result<i64> {
         let mut units = 0;
         let mut from = PagingState::start();
         loop {
-            let (expired, next) = self.expired_holds(stock_key, now, from).await?;
+            let (expired, next) = self.expired_holds(stock_key, between, from).await?;
             units += expired.iter().map(|row| row.quantity).sum::<i64>();
             let Some(next) = next else { return Ok(units) };
             from = next;
         }
     }
 
-    /// A page of expired holds that still count as reserved, and where the next page begins.
+    /// A page of expired holds that still count as reserved, and where the next page begins. They ended between the
+    /// earliest end of the header and now.
     async fn expired_holds(
         &self,
         stock_key: &StockKey,
-        now: Timestamp,
+        (earliest, now): (Timestamp, Timestamp),
         from: PagingState,
     ) -> Result<(Vec<LedgerRow>, Option<PagingState>)> {
-        let values = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str(), to_cql(now));
+        let (product_id, geo_zone) = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
+        let values = (product_id, geo_zone, to_cql(earliest), to_cql(now));
         let (rows, next) = self.cql.page::<StoredRow>(&self.stock.expired, values, from).await?;
         let is_open = |row: &LedgerRow| row.state == LedgerState::Held && row.until != END_OF_TIME;
         Ok((read_rows(rows)?.into_iter().filter(is_open).collect(), next))
     }
 
-    /// Releases the expired holds of a partition, then raises its `earliest_hold_end`.
+    /// Releases the expired holds of a partition, then raises its `earliest_hold_end`. Does nothing before that has passed.
     async fn release_expired_holds(&self, stock_key: &StockKey, now: Timestamp) -> Result<()> {
         let _lock = self.locks.partition(&("settle", stock_key)).await;
+        let Some(earliest) = self.passed_hold_end(stock_key, now).await? else { return Ok(()) };
         let mut from = PagingState::start();
         loop {
-            let (expired, next) = self.expired_holds(stock_key, now, from).await?;
+            let (expired, next) = self.expired_holds(stock_key, (earliest, now), from).await?;
             let releases: Vec<_> =
                 expired.into_iter().map(|row| self.release_expired_hold(stock_key, row, now)).collect();
             stream::iter(releases).buffer_unordered(CONCURRENT_RELEASES).try_collect::<()>().await?;
@@ -86,20 +100,34 @@ impl CassandraStore {
     }
 
     async fn raise_earliest_hold_end(&self, stock_key: &StockKey, now: Timestamp) -> Result<()> {
-        // The header is read before the rows: a hold that is added in between has a later revision, and the keeper
-        // takes it into account.
-        let Some(header) = self.header(stock_key, Freshness::Latest).await? else { return Ok(()) };
-        let (product_id, geo_zone) = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
-        let values = (product_id, geo_zone, to_cql(now), to_cql(END_OF_TIME), NEXT_MAX);
-        let rows = read_rows(self.cql.rows(&self.stock.next, values).await?)?;
-        let is_truncated = rows.len() == usize::try_from(NEXT_MAX).unwrap_or_default();
-        let open = rows.iter().find(|row| row.state == LedgerState::Held);
-        let next = open.or_else(|| rows.last().filter(|_| is_truncated));
-        let raise = StockCommand::RaiseEarliestHoldEnd {
-            to: next.map(|row| row.until),
-            rev: header.rev.unwrap_or_default(),
-        };
+        let raise = StockCommand::RaiseEarliestHoldEnd;
         self.keepers.submit(&self.cql, stock_key, raise, now).await.map(drop)
+    }
+
+    /// Raises the earliest hold end if it has passed. Holds that are still to be released keep it low.
+    pub(super) async fn raise_passed_hold_end(&self, stock_key: &StockKey, now: Timestamp) -> Result<()> {
+        match self.passed_hold_end(stock_key, now).await? {
+            Some(_) => self.raise_earliest_hold_end(stock_key, now).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The earliest hold end of a partition, if it has passed.
+    async fn passed_hold_end(&self, stock_key: &StockKey, now: Timestamp) -> Result<Option<Timestamp>> {
+        let header = self.header(stock_key, Freshness::Latest).await?;
+        Ok(header.and_then(|header| header.earliest_hold_end).filter(|earliest| now >= *earliest))
+    }
+
+    /// Raises the earliest hold ends that have passed, without waiting for a sale. A crash or a failure leaves bounds
+    /// that are too low; the next command on the product, or ledger compaction, raises them.
+    pub(crate) async fn raise_passed_hold_ends(&self, stock_keys: HashSet<StockKey>, now: Timestamp) {
+        let raises = stock_keys.into_iter().map(|stock_key| async move {
+            if let Err(error) = self.raise_passed_hold_end(&stock_key, now).await {
+                let StockKey { product_id, geo_zone } = &stock_key;
+                tracing::debug!(%error, %product_id, %geo_zone, "raise the earliest hold end");
+            }
+        });
+        stream::iter(raises.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_LINES).collect::<()>().await;
     }
 
     /// Releases one expired hold: with its whole reservation, or alone where the reservation was never written.

@@ -74,6 +74,28 @@ impl CassandraStore {
         }
     }
 
+    /// Holds one line, or voids it; returns the shortage of a void line. Once it is void it can never be held, so every
+    /// process that holds the same lines comes to the same end.
+    pub(crate) async fn hold_or_void(
+        &self,
+        owner: HoldOwner<'_>,
+        line: &Demand,
+        started_at: Option<Instant>,
+        now: Timestamp,
+    ) -> Result<Option<Shortage>> {
+        match self.hold_line(owner, line, started_at, now).await? {
+            LineHold::Held => Ok(None),
+            LineHold::Void(shortage) => Ok(Some(shortage)),
+            LineHold::Short(shortage) => {
+                // Another process may run the same operation at the same time and may have found units since. The void
+                // row decides for both. A crash before it leaves the line undecided: recovery tries to hold it again.
+                let decision = self.advance_line(owner, line, Transition::VoidIfAbsent, now).await?;
+                let is_void = matches!(decision, Decision::Done { state: Some(LedgerState::Void), .. });
+                Ok(is_void.then_some(shortage))
+            }
+        }
+    }
+
     /// Advances the hold of one line; returns the decision with the state of its ledger row.
     pub(crate) async fn advance_line(
         &self,

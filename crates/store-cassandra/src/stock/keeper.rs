@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use mw_domain::Timestamp;
 use mw_store::request::{self, RequestLabel};
 use mw_store::{Result, StoreError};
+use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
-use scylla::value::CqlTimestamp;
+use scylla::value::{CqlTimestamp, MaybeUnset};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -27,9 +28,11 @@ use crate::driver::statements::{Access, Cql, Row};
 use crate::driver::time::to_cql;
 use crate::revision::{CasAttempt, CasFate, NextRevision, gave_up};
 use crate::schema::tables::Table;
-use crate::stock::decision::{AddedHoldEnds, BatchPlan, Decision, ReadBasis, StockCommand, StockKey};
-use crate::stock::ledger::{LedgerRow, RowKey, StockHeader};
-use crate::stock::rows::{HeaderRow, Operation, SELECT_HEADER, StoredRow, read_header, read_row};
+use crate::stock::decision::{BatchPlan, Decision, ReadBasis, StockCommand, StockKey};
+use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, RowKey, StockHeader};
+use crate::stock::rows::{
+    HeaderRow, Operation, SELECT_HEADER, StoredRow, UPDATE_HEADER, read_header, read_row, read_rows,
+};
 
 /// Commands that may wait in one mailbox.
 const MAILBOX_MAX: usize = 16_384;
@@ -50,6 +53,9 @@ const IDLE: Duration = Duration::from_secs(5);
 const KNOWN_MAX: usize = 16_384;
 /// Ledger rows of one read.
 const ROWS_READ_MAX: usize = 256;
+/// Ledger rows of a page, and pages, read to find the next open hold.
+const HOLDS_PAGE: i32 = 500;
+const HOLDS_PAGES_MAX: usize = 40;
 
 /// A command that waits in the mailbox.
 #[derive(Debug)]
@@ -83,6 +89,7 @@ struct Statements {
     header: PreparedStatement,
     header_serial: PreparedStatement,
     rows: PreparedStatement,
+    holds: PreparedStatement,
     update_header: PreparedStatement,
     put: PreparedStatement,
     put_if_absent: PreparedStatement,
@@ -93,8 +100,10 @@ struct Statements {
 impl Keepers {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::Stock;
-        let update_header = "UPDATE {} SET rev = ?, on_hand = ?, reserved = ?, compacted = ?, earliest_hold_end = ?, \
-             updated_at = ?, recent_op_tokens = ? WHERE product_id = ? AND geo_zone = ? IF rev = ?";
+        let holds = "SELECT until, op_id, operation FROM {} \
+             WHERE product_id = ? AND geo_zone = ? AND until >= ? AND until < ?";
+        let mut holds = cql.prepare(table, Access::Read, holds).await?;
+        holds.set_page_size(HOLDS_PAGE);
         let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND (until, op_id) IN ?";
         // An INSERT would also write a row marker.
@@ -106,7 +115,8 @@ impl Keepers {
             header: cql.prepare(table, Access::Read, SELECT_HEADER).await?,
             header_serial: cql.prepare(table, Access::Serial, SELECT_HEADER).await?,
             rows: cql.prepare(table, Access::Read, rows).await?,
-            update_header: cql.prepare(table, Access::Cas, update_header).await?,
+            holds,
+            update_header: cql.prepare(table, Access::Cas, UPDATE_HEADER).await?,
             put: cql.prepare(table, Access::Cas, put).await?,
             put_if_absent: cql.prepare(table, Access::Cas, &format!("{put} IF operation = null")).await?,
             remove: cql.prepare(table, Access::Cas, remove).await?,
@@ -167,7 +177,7 @@ impl Keepers {
             header: None,
             read_at: Instant::now(),
             known: HashMap::new(),
-            added: AddedHoldEnds::default(),
+            pending: Vec::new(),
             batch_size: BATCH_MIN,
             available,
         };
@@ -221,7 +231,9 @@ struct Keeper {
     read_at: Instant,
     /// Ledger rows at the same revision; `None` where a row is known to be absent.
     known: HashMap<RowKey, Option<LedgerRow>>,
-    added: AddedHoldEnds,
+    /// Writes whose result was lost and that may still arrive. While there are any, the header is read, and every batch
+    /// writes: a write that takes their revision makes sure that they never apply.
+    pending: Vec<CasAttempt>,
     batch_size: usize,
     available: Arc<AtomicU64>,
 }
@@ -258,8 +270,19 @@ impl Keeper {
     }
 
     async fn decide_and_write(&mut self, batch: &[PendingCommand]) -> Result<Vec<Decision>> {
-        // A write whose result was lost may still arrive, until another write takes its revision.
-        let mut in_doubt = false;
+        let mut lost = Vec::new();
+        let decided = self.cas_rounds(batch, &mut lost).await;
+        // A write of these very commands may be applied, or may still arrive: no failure is certain any more.
+        decided.map_err(|error| if lost.is_empty() { error } else { error.after_first_effect() })
+    }
+
+    /// Decides and writes until a write applies. `lost` are the writes of this batch whose result was lost, without
+    /// those that certainly did not apply.
+    async fn cas_rounds(
+        &mut self,
+        batch: &[PendingCommand],
+        lost: &mut Vec<CasAttempt>,
+    ) -> Result<Vec<Decision>> {
         let mut is_retried = false;
         for round in 0..ROUNDS {
             let was_known = self.header.is_some();
@@ -268,22 +291,18 @@ impl Keeper {
                 self.read_at = Instant::now();
                 self.known.clear();
             }
-            let basis = ReadBasis { read_at: self.read_at, is_retried, in_doubt };
-            let header = self.current_header(batch, basis, round).await?;
+            let basis = ReadBasis { read_at: self.read_at, is_retried, in_doubt: !lost.is_empty() };
+            let header = self.current_header(batch, basis, round, lost).await?;
             self.read_rows(batch, basis).await?;
+            let next_hold_end = self.read_next_hold_end(batch, &header).await?;
             let rows_to_insert: HashSet<RowKey> =
                 batch.iter().filter_map(|pending| pending.command.row_to_insert(basis)).collect();
-            let mut plan = BatchPlan::new(
-                self.stock_key.clone(),
-                header,
-                std::mem::take(&mut self.known),
-                std::mem::take(&mut self.added),
-            );
+            let known = std::mem::take(&mut self.known);
+            let mut plan = BatchPlan::new(self.stock_key.clone(), header, known, next_hold_end);
             let decisions: Vec<Decision> =
                 batch.iter().map(|pending| plan.decide(&pending.command, pending.now)).collect();
-            if !plan.is_changed {
-                let is_final = decisions.iter().all(|decision| matches!(decision, Decision::Done { .. }));
-                if was_known && !is_final {
+            if !plan.is_changed && self.pending.is_empty() {
+                if was_known && !decisions.iter().all(Decision::is_final) {
                     // A refusal is only given on a header that was read for it.
                     continue;
                 }
@@ -291,23 +310,24 @@ impl Keeper {
                 return Ok(decisions);
             }
             is_retried = true;
-            match self.write(&mut plan, &rows_to_insert).await? {
+            match self.write(&mut plan, &rows_to_insert, lost).await? {
                 CasFate::Applied => {
                     self.adopt(plan);
                     return Ok(decisions);
                 }
                 CasFate::Superseded => back_off(round).await,
-                CasFate::Pending => in_doubt = true,
-                CasFate::Unknown => {
-                    return Err(StoreError::Ambiguous(format!(
-                        "change {}: no result, and more changes since than tokens are kept",
-                        self.subject()
-                    )));
-                }
+                CasFate::Pending => {}
+                CasFate::Unknown => return Err(self.unknown_fate()),
             }
         }
-        let error = gave_up(ROUNDS, &self.subject());
-        Err(if in_doubt { error.after_first_effect() } else { error })
+        Err(gave_up(ROUNDS, &self.subject()))
+    }
+
+    fn unknown_fate(&self) -> StoreError {
+        StoreError::Ambiguous(format!(
+            "change {}: no result, and more changes since than tokens are kept",
+            self.subject()
+        ))
     }
 
     /// Takes over the plan as the keeper's copy of the partition.
@@ -317,7 +337,6 @@ impl Keeper {
             self.known.clear();
         }
         self.header = Some(plan.header);
-        self.added = plan.added;
     }
 
     /// What this keeper changes, for errors.
@@ -331,15 +350,24 @@ impl Keeper {
         batch: &[PendingCommand],
         basis: ReadBasis,
         round: usize,
+        lost: &mut Vec<CasAttempt>,
     ) -> Result<StockHeader> {
         if let Some(header) = self.header.take() {
             return Ok(header);
         }
         // A plain read may show a header that not all replicas have, and the rows read next could come from another
         // replica.
-        let needs_rows = batch.iter().any(|pending| !pending.command.rows_to_read(basis).is_empty());
-        let header = self.read_header(round > 0 || needs_rows).await?;
-        self.added = AddedHoldEnds::since(header.rev);
+        let needs_rows = batch.iter().any(|pending| {
+            let command = &pending.command;
+            matches!(command, StockCommand::RaiseEarliestHoldEnd) || !command.rows_to_read(basis).is_empty()
+        });
+        let header = self.read_header(round > 0 || needs_rows || !self.pending.is_empty()).await?;
+        let seen = header.revision();
+        self.pending.retain(|attempt| attempt.fate(&seen) == CasFate::Pending);
+        if lost.iter().any(|attempt| attempt.fate(&seen) == CasFate::Unknown) {
+            return Err(self.unknown_fate());
+        }
+        lost.retain(|attempt| attempt.fate(&seen) != CasFate::Superseded);
         Ok(header)
     }
 
@@ -375,22 +403,69 @@ impl Keeper {
         Ok(())
     }
 
+    /// A lower bound of the ends of the stored open holds, where a command of the batch raises the header's. A hold that
+    /// another process adds after the header was read changes the revision, so that a bound past it is not written.
+    async fn read_next_hold_end(
+        &self,
+        batch: &[PendingCommand],
+        header: &StockHeader,
+    ) -> Result<Option<Timestamp>> {
+        let is_asked =
+            batch.iter().any(|pending| matches!(pending.command, StockCommand::RaiseEarliestHoldEnd));
+        let (true, Some(earliest)) = (is_asked, header.earliest_hold_end) else { return Ok(None) };
+        let (product_id, geo_zone) = (self.stock_key.product_id.as_str(), self.stock_key.geo_zone.as_str());
+        let values = (product_id, geo_zone, to_cql(earliest), to_cql(END_OF_TIME));
+        let mut reached = earliest;
+        let mut from = PagingState::start();
+        for _ in 0..HOLDS_PAGES_MAX {
+            let (rows, next) = self.cql.page::<StoredRow>(&self.statements.holds, values, from).await?;
+            let rows = read_rows(rows)?;
+            if let Some(open) = rows.iter().find(|row| row.state == LedgerState::Held) {
+                return Ok(Some(open.until));
+            }
+            reached = rows.last().map_or(reached, |row| row.until);
+            let Some(next) = next else { return Ok(None) };
+            from = next;
+        }
+        Ok(Some(reached))
+    }
+
     /// Writes a plan on the condition that the revision has not changed and that rows to insert are absent.
-    async fn write(&self, plan: &mut BatchPlan, rows_to_insert: &HashSet<RowKey>) -> Result<CasFate> {
+    async fn write(
+        &mut self,
+        plan: &mut BatchPlan,
+        rows_to_insert: &HashSet<RowKey>,
+        lost: &mut Vec<CasAttempt>,
+    ) -> Result<CasFate> {
         if plan.header.rev.is_none() {
             // A crash here leaves a zone in the list of the product without a partition: readers skip it.
             let values = (self.stock_key.product_id.as_str(), self.stock_key.geo_zone.as_str());
-            self.cql.write(&self.statements.zone, values).await?;
+            self.cql.write(&self.statements.zone, values).await.map_err(StoreError::before_first_effect)?;
         }
         let next = plan.header.revision().next();
         plan.header.rev = Some(next.rev);
         plan.header.recent_op_tokens.clone_from(&next.recent_op_tokens);
         // A crash here leaves nothing, or the whole batch.
-        match self.cql.cas_batch(&self.statements_of(plan, &next, rows_to_insert)).await? {
-            CasResult::Applied => Ok(CasFate::Applied),
-            CasResult::NotApplied => Ok(CasFate::Superseded),
-            CasResult::Unknown => self.resolve(next.attempt()).await,
+        let fate = match self.cql.cas_batch(&self.statements_of(plan, &next, rows_to_insert)).await? {
+            CasResult::Applied => CasFate::Applied,
+            CasResult::NotApplied => return Ok(CasFate::Superseded),
+            CasResult::Unknown => {
+                let attempt = next.attempt();
+                lost.push(attempt);
+                self.pending.push(attempt);
+                self.resolve(attempt).await?
+            }
+        };
+        match fate {
+            CasFate::Applied => self.pending.clear(),
+            CasFate::Superseded => {
+                // This write never applies; of earlier ones the next read tells.
+                lost.pop();
+                self.pending.pop();
+            }
+            CasFate::Pending | CasFate::Unknown => {}
         }
+        Ok(fate)
     }
 
     /// The conditional batch of a plan: the header first, then a statement per ledger row.
@@ -404,12 +479,14 @@ impl Keeper {
             || (self.stock_key.product_id.as_str().to_owned(), self.stock_key.geo_zone.as_str().to_owned());
         let (product_id, geo_zone) = partition();
         let header = &plan.header;
+        let (compacted_before, earliest_before) = plan.bounds_before;
         let update = (
             header.rev,
             header.level.on_hand.cast_signed(),
             header.level.reserved.cast_signed(),
             header.compacted,
-            header.earliest_hold_end.map(to_cql),
+            unset_if_same(compacted_before, header.compacted_to),
+            unset_if_same(earliest_before, header.earliest_hold_end),
             to_cql(header.updated_at),
             next.recent_op_tokens.clone(),
             product_id,
@@ -444,6 +521,11 @@ impl Keeper {
         }
         Err(StoreError::Ambiguous(format!("change {}: {last}", self.subject())))
     }
+}
+
+/// A column that keeps its value is not written: a cell less, and no tombstone where it is null.
+fn unset_if_same(before: Option<Timestamp>, after: Option<Timestamp>) -> MaybeUnset<Option<CqlTimestamp>> {
+    if before == after { MaybeUnset::Unset } else { MaybeUnset::Set(after.map(to_cql)) }
 }
 
 /// A random pause that grows with the round, so that processes in contention do not meet again at once.

@@ -110,6 +110,13 @@ pub(crate) const fn delta_between(from: Option<LedgerState>, to: LedgerState, qu
     Delta { on_hand: after.on_hand - before.on_hand, reserved: after.reserved - before.reserved }
 }
 
+/// The stock level right after a change by the back office.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LevelAfter {
+    pub(crate) level: Level,
+    pub(crate) updated_at: Timestamp,
+}
+
 /// The header of a stock partition: the stock level, and the revision that every change is conditional on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StockHeader {
@@ -118,7 +125,9 @@ pub(crate) struct StockHeader {
     pub(crate) level: Level,
     /// Units on hand that compacted rows add up to.
     pub(crate) compacted: i64,
-    /// A lower bound: no hold ends earlier.
+    /// A lower bound: no hold of a reservation that has a row ends earlier.
+    pub(crate) compacted_to: Option<Timestamp>,
+    /// A lower bound: no open hold ends earlier.
     pub(crate) earliest_hold_end: Option<Timestamp>,
     pub(crate) updated_at: Timestamp,
     /// Tokens of the last writes, newest first.
@@ -134,6 +143,8 @@ pub(crate) struct LedgerRow {
     pub(crate) quantity: i64,
     pub(crate) at: Timestamp,
     pub(crate) note: Option<String>,
+    /// Of a change by the back office: every duplicate of its request returns the same level.
+    pub(crate) result: Option<LevelAfter>,
 }
 
 /// The clustering key of a ledger row.

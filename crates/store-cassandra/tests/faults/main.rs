@@ -9,3 +9,5 @@ mod duplicate_requests;
 mod fixtures;
 mod lost_nodes;
 mod recovery;
+mod statement_faults;
+mod tombstones;

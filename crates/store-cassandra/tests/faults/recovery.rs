@@ -6,22 +6,23 @@ use std::time::Duration;
 use mw_codec::intents::login::LoginIntent;
 use mw_codec::intents::merge::{MergeMarker, MergeSpec};
 use mw_codec::intents::product::{ListingKey, ProductIntent};
+use mw_codec::intents::reserve::ReserveIntent;
 use mw_codec::intents::status::StatusIntent;
-use mw_codec::intents::{import, login, merge, product as product_intent, status};
+use mw_codec::intents::{import, login, merge, product as product_intent, reserve, status};
 use mw_domain::stock::Cause;
-use mw_domain::{Cart, CartId, MergeMode, OrderStatus, Product};
+use mw_domain::{Cart, CartId, MergeMode, OrderStatus, Product, Reservation, ReservationStatus};
 use mw_store::carts::Merge;
 use mw_store::orders::SetStatus;
 use mw_store::products::{CategoryQuery, ImportProduct};
 use mw_store::sessions::CreateSession;
 use mw_store::stock::{Reserve, SetOnHand};
-use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Refusal, Sessions, Stock};
+use mw_store::{Carts, Freshness, Orders, PageRequest, Products, Refusal, Sessions, Stock, StoreError};
 use mw_store_cassandra::connect::connect;
-use mw_store_cassandra::{CassandraStore, Table};
+use mw_store_cassandra::{CassandraStore, StatementFault, StatementKind, Table};
 use mw_testkit::builders::{
     cart_id, category, demand, guest, identity, money, product, product_id, session_id, user, user_id, zone,
 };
-use mw_testkit::cassandra::Lease;
+use mw_testkit::cassandra::{Lease, StatementScript};
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
 use scylla::value::CqlTimestamp;
@@ -314,6 +315,48 @@ async fn refused_import_stays_refused_during_recovery() {
     recovered().await;
     assert_eq!(listed(&store).await, [(100, "half".to_owned())]);
     assert_audit(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphaned_reservations_are_confirmed_undone_or_kept_as_their_holds_say() {
+    let _exclusive = exclusive().await;
+    let shop = Shop::new().await;
+    let (script, survivor) = (StatementScript::default(), shop.lease.open().await);
+    let dying = shop.lease.open_with(&script).await;
+    for name in ["a", "b", "c", "d"] {
+        import_stock(&survivor, name, 10).await;
+    }
+    let hold_of =
+        |names: [&str; 2]| Reserve { lines: names.map(|name| demand(name, 1)).to_vec(), ..hold("a") };
+    // A process dies between the two products of a confirmation.
+    let confirmed = dying.reserve(hold_of(["a", "b"])).await.unwrap().value;
+    script.fail(Table::Stock, StatementKind::Cas, (1, 1_000), StatementFault::NotSent);
+    let failed = dying.confirm(confirmed.reservation_id, NOW, None).await;
+    assert!(matches!(failed, Err(StoreError::Ambiguous(_))), "{failed:?}");
+    drop(dying);
+    // Another had acknowledged a reservation, and a third died after it held one of two products.
+    let kept = survivor.reserve(hold_of(["c", "d"])).await.unwrap().value;
+    let half = survivor.reserve(hold("c")).await.unwrap().value;
+    let intent = |reservation: &Reservation, names: [&str; 2]| {
+        let reservation = Reservation { lines: hold_of(names).lines, ..reservation.clone() };
+        ("reserve", Uuid::new_v4(), reserve::encode(&ReserveIntent { reservation, identity: None }))
+    };
+    let process = shop.abandon_intent(&[intent(&kept, ["c", "d"]), intent(&half, ["c", "d"])]).await;
+
+    eventually("the reservations are recovered", RECOVERED, async || {
+        let mut levels = Vec::new();
+        for name in ["a", "b", "c", "d"] {
+            levels.push(stock_level(&survivor, name).await.unwrap());
+        }
+        let is_recovered = levels == [(9, 0), (9, 0), (10, 1), (10, 1)];
+        (is_recovered && shop.remaining_intents(process).await.is_empty()).then_some(())
+    })
+    .await;
+    let status = async |id| survivor.reservation(id, NOW).await.unwrap().map(|found| found.status);
+    assert_eq!(status(confirmed.reservation_id).await, Some(ReservationStatus::Confirmed));
+    assert_eq!(status(kept.reservation_id).await, Some(ReservationStatus::Held));
+    assert_eq!(status(half.reservation_id).await, None);
+    assert_audit(&survivor).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

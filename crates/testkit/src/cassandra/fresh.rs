@@ -17,7 +17,7 @@ use mw_store_cassandra::{CassandraStore, Class, Options, Table};
 use scylla::client::session::Session;
 use scylla::statement::Statement;
 
-use super::{Shared, shared};
+use super::{Shared, StatementScript, shared};
 
 /// Sets of keyspaces, and so the number of concurrent tests.
 const SETS: usize = 5;
@@ -114,6 +114,16 @@ impl Lease {
     /// The policy of stores that are opened from now on.
     pub const fn policy(&mut self) -> &mut Policy {
         &mut self.options.policy
+    }
+
+    /// Opens a store whose statements fail as the script says.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot start.
+    pub async fn open_with(&self, script: &StatementScript) -> Arc<CassandraStore> {
+        let options = Options { faults: Some(Arc::new(script.clone())), ..self.options.clone() };
+        CassandraStore::open(options).await.expect("open the store")
     }
 
     /// Opens a store, as a further process on these keyspaces.
