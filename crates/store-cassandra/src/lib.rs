@@ -27,10 +27,11 @@ use scylla::client::session::Session;
 
 pub use bucketing::{KeyPlan, PLANNED, Planned};
 pub use driver::connect;
-pub use driver::connect::{Options, StartError};
+pub use driver::connect::{InternalOptions, InternalToken, Options, StartError};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
+pub use stock::forwarding::ForwardingCounts;
 
 use bucketing::Bucketing;
 use driver::locks::Locks;
@@ -92,6 +93,7 @@ impl CassandraStore {
         );
         // Boxed, since it holds a future for every statement.
         let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
+        store.start_forwarding(options.internal).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
         Ok(store)
@@ -102,6 +104,8 @@ impl CassandraStore {
         if let Err(error) = self.intents.deregister(&self.cql).await {
             tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
         }
+        // After the deregistration: the others send no more commands soon, and those that they have sent are decided.
+        self.keepers.forwarding().close().await;
     }
 
     async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
