@@ -83,6 +83,7 @@ impl CassandraStore {
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
         let tracer = Tracer::new(options.trace);
+        let local_dc = options.local_dc.clone();
         let cql = Cql::new(
             session,
             options.keyspace,
@@ -93,7 +94,7 @@ impl CassandraStore {
         );
         // Boxed, since it holds a future for every statement.
         let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
-        store.start_forwarding(options.internal).await?;
+        store.start_forwarding(options.internal, &local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
         Ok(store)

@@ -40,7 +40,7 @@ use crate::stock::keeper::Keepers;
 use crate::stock::ledger::{LedgerState, Transition};
 use client::{Call, Forwarded, LISTENER_TIMEOUT, Link};
 use connection::LinkError;
-use directory::Directory;
+use directory::{Directory, write_address};
 use server::{Listener, Service};
 
 /// The listener sends a frame at least this often.
@@ -142,7 +142,7 @@ impl Forwarding {
         &self,
         listener: TcpListener,
         store: Weak<CassandraStore>,
-        process: Uuid,
+        (process, local_dc): (Uuid, &str),
         token: Token,
     ) {
         let service = Service {
@@ -154,7 +154,7 @@ impl Forwarding {
             is_closing: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
         };
-        let directory = Arc::new(Mutex::new(Directory::new(process)));
+        let directory = Arc::new(Mutex::new(Directory::new(process, local_dc.to_owned())));
         let peers = Peers { own: process, token, directory, links: Mutex::default() };
         if self.peers.set(peers).is_ok() {
             *lock(&self.listener) = Some(Listener::start(listener, service));
@@ -239,6 +239,7 @@ impl CassandraStore {
     pub(crate) async fn start_forwarding(
         self: &Arc<Self>,
         options: InternalOptions,
+        local_dc: &str,
     ) -> Result<(), StartError> {
         let Some(address) = options.listen else { return Ok(()) };
         let listening = async {
@@ -258,9 +259,9 @@ impl CassandraStore {
             }
             address
         });
-        let process = self.intents.process();
-        self.keepers.forwarding().start(listener, Arc::downgrade(self), process, token);
-        self.intents.processes().set_address(advertised.to_string());
+        let own = (self.intents.process(), local_dc);
+        self.keepers.forwarding().start(listener, Arc::downgrade(self), own, token);
+        self.intents.processes().set_address(write_address(advertised, local_dc));
         Ok(())
     }
 

@@ -1,4 +1,7 @@
 //! The processes that commands can be forwarded to, and which of them owns a partition.
+//!
+//! Only processes with the same local data centre forward to each other: under `LOCAL_SERIAL` a conditional write of another
+//! data centre is not ordered with those of this one.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,18 +18,20 @@ const FAILED_FOR: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Directory {
     own: Uuid,
+    local_dc: String,
     peers: Vec<(Uuid, SocketAddr)>,
     failed: HashMap<Uuid, Instant>,
 }
 
 impl Directory {
-    pub(super) fn new(own: Uuid) -> Self {
-        Self { own, peers: Vec::new(), failed: HashMap::new() }
+    pub(super) fn new(own: Uuid, local_dc: String) -> Self {
+        Self { own, local_dc, peers: Vec::new(), failed: HashMap::new() }
     }
 
     /// The other processes that live. One without a listener owns no partition.
     pub(super) fn update(&mut self, living: &[LivingPeer], now: Instant) {
-        let address = |peer: &LivingPeer| Some((peer.process, peer.address.as_deref()?.parse().ok()?));
+        let address =
+            |peer: &LivingPeer| Some((peer.process, read_address(peer.address.as_deref()?, &self.local_dc)?));
         self.peers = living.iter().filter_map(address).collect();
         self.failed.retain(|_, until| now < *until);
     }
@@ -45,6 +50,17 @@ impl Directory {
     }
 }
 
+/// The address of a listener as the heartbeat tells it: with the local data centre of its process.
+pub(super) fn write_address(address: SocketAddr, local_dc: &str) -> String {
+    format!("{address} {local_dc}")
+}
+
+/// `None` where the process is of another data centre.
+fn read_address(text: &str, local_dc: &str) -> Option<SocketAddr> {
+    let (address, dc) = text.split_once(' ')?;
+    address.parse().ok().filter(|_| dc == local_dc)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,14 +73,14 @@ mod tests {
         LivingPeer { process: uuid(number), address: address.map(str::to_owned) }
     }
 
-    const ADDRESS: Option<&str> = Some("127.0.0.1:9400");
+    const ADDRESS: Option<&str> = Some("127.0.0.1:9400 dc1");
 
     /// Directories of processes 1 to 4, as each sees the others.
     fn directories(now: Instant) -> Vec<Directory> {
         let directory = |own: u128| {
             let others: Vec<LivingPeer> =
                 (1..=4).filter(|number| *number != own).map(|number| peer(number, ADDRESS)).collect();
-            let mut directory = Directory::new(uuid(own));
+            let mut directory = Directory::new(uuid(own), "dc1".to_owned());
             directory.update(&others, now);
             directory
         };
@@ -107,10 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_an_address_owns_nothing() {
+    fn a_process_without_an_address_or_of_another_data_centre_owns_nothing() {
         let now = Instant::now();
-        let mut directory = Directory::new(uuid(1));
-        directory.update(&[peer(2, None), peer(3, Some("nonsense"))], now);
+        let mut directory = Directory::new(uuid(1), "dc1".to_owned());
+        directory.update(
+            &[peer(2, None), peer(3, Some("nonsense dc1")), peer(4, Some("127.0.0.1:9400 dc2"))],
+            now,
+        );
         assert!((0..64).all(|key| directory.owner(key, now).is_none()));
+        let address = "10.0.0.1:9400".parse().unwrap();
+        assert_eq!(read_address(&write_address(address, "dc1"), "dc1"), Some(address));
     }
 }

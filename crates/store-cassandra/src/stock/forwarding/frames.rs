@@ -270,9 +270,9 @@ impl Outcome {
                 writer.byte(6);
                 writer.text(truncated(text));
             }
-            // No command that is forwarded can be refused.
-            Self::Failed(error @ StoreError::Refused(_)) => {
-                writer.byte(6);
+            // Every other error promises that nothing was applied.
+            Self::Failed(error) => {
+                writer.byte(4);
                 writer.text(truncated(&error.to_string()));
             }
         }
