@@ -45,6 +45,9 @@ use server::{Listener, Service};
 
 /// The listener sends a frame at least this often.
 const STAMP_INTERVAL: Duration = Duration::from_millis(250);
+/// After the first command or decision of a frame, for others to join it. A frame wakes a process, and a decision takes tens of
+/// milliseconds.
+const GATHERING: Duration = Duration::from_millis(1);
 /// A frame that cannot be written for so long ends its connection.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 

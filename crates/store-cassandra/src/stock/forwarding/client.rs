@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::connection::{LinkError, append, read_frame};
 use super::frames::{Action, ForwardedCommand, Frame, ITEMS_MAX, Outcome, Stamp};
 use super::handshake::{Token, initiate};
-use super::{STAMP_INTERVAL, WRITE_TIMEOUT, within};
+use super::{GATHERING, STAMP_INTERVAL, WRITE_TIMEOUT, within};
 use crate::stock::decision::{StockCommand, StockKey};
 
 /// For the connection and its handshake.
@@ -125,23 +125,27 @@ impl Link {
 
 /// The stamps of the listener, and when each was received.
 #[derive(Debug, Default)]
-struct Stamps(VecDeque<(Instant, Stamp)>);
+struct Stamps {
+    newest: Stamp,
+    kept: VecDeque<(Instant, Stamp)>,
+}
 
 impl Stamps {
     fn record(&mut self, received: Instant, stamp: Stamp) {
-        if self.0.back().is_some_and(|(last, _)| received.duration_since(*last) < STAMP_SPACING) {
+        self.newest = stamp;
+        if self.kept.back().is_some_and(|(last, _)| received.duration_since(*last) < STAMP_SPACING) {
             return;
         }
-        if self.0.len() == STAMPS_MAX {
-            self.0.pop_front();
+        if self.kept.len() == STAMPS_MAX {
+            self.kept.pop_front();
         }
-        self.0.push_back((received, stamp));
+        self.kept.push_back((received, stamp));
     }
 
     /// The newest stamp that had been received by an instant: what happened at the listener before the stamp happened
     /// before that instant.
     fn received_by(&self, instant: Instant) -> Option<Stamp> {
-        self.0.iter().rev().find(|(received, _)| *received <= instant).map(|(_, stamp)| *stamp)
+        self.kept.iter().rev().find(|(received, _)| *received <= instant).map(|(_, stamp)| *stamp)
     }
 }
 
@@ -173,7 +177,7 @@ impl Exchange {
             self.pending.insert(self.next_id, reply);
             commands.push(ForwardedCommand { id: self.next_id, stock_key, now, action });
         }
-        Frame::Commands(commands)
+        Frame::Commands { seen: self.stamps.newest, commands }
     }
 
     fn action(&self, command: &StockCommand) -> Option<Action> {
@@ -228,7 +232,7 @@ async fn write_commands(
             Err(_) => continue,
         }
         // Requests that were woken by the same frame of decisions submit their next commands now.
-        tokio::task::yield_now().await;
+        tokio::time::sleep(GATHERING).await;
         while batch.len() < ITEMS_MAX
             && let Ok(more) = outgoing.try_recv()
         {
@@ -308,7 +312,7 @@ mod tests {
         for number in 1..=STAMPS_MAX as u64 {
             stamps.record(after(60 + 50 * number), 200 + number);
         }
-        assert_eq!(stamps.0.len(), STAMPS_MAX);
+        assert_eq!(stamps.kept.len(), STAMPS_MAX);
         assert_eq!(stamps.received_by(after(70)), None, "forgotten");
     }
 
@@ -325,7 +329,9 @@ mod tests {
             accept(&mut stream, &Token::new("token"), OWNER, || 1).await.unwrap();
             let (mut frames, mut decided) = (0, 0);
             while decided < 50 {
-                let Frame::Commands(commands) = read_frame(&mut stream).await.unwrap() else { panic!() };
+                let Frame::Commands { commands, .. } = read_frame(&mut stream).await.unwrap() else {
+                    panic!()
+                };
                 frames += 1;
                 decided += commands.len();
                 // In another order than they came.

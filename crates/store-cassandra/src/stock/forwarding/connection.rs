@@ -17,6 +17,8 @@ pub(super) enum LinkError {
     Damaged(#[from] Damaged),
     #[error("a frame of {0} bytes is longer than {FRAME_MAX}")]
     FrameTooLong(usize),
+    #[error("the commands are outdated")]
+    OutdatedCommands,
     #[error("unexpected frame")]
     UnexpectedFrame,
     #[error("the other process does not know the token (store.cassandra.internal_token)")]

@@ -46,7 +46,11 @@ pub(super) enum Frame {
         proof: [u8; PROOF_BYTES],
         stamp: Stamp,
     },
-    Commands(Vec<ForwardedCommand>),
+    /// `seen` is the newest stamp that the sender had received: the commands are no older than it.
+    Commands {
+        seen: Stamp,
+        commands: Vec<ForwardedCommand>,
+    },
     /// Without decisions it only says that the listener is alive, and what time it is there.
     Decisions {
         stamp: Stamp,
@@ -141,8 +145,9 @@ impl Frame {
                 writer.bytes(proof);
                 writer.unsigned(*stamp);
             }
-            Self::Commands(commands) => {
+            Self::Commands { seen, commands } => {
                 writer.byte(3);
+                writer.unsigned(*seen);
                 writer.unsigned(commands.len() as u64);
                 for command in commands {
                     command.write(&mut writer);
@@ -171,7 +176,7 @@ impl Frame {
                 proof: reader.array()?,
             },
             2 => Self::Welcome { proof: reader.array()?, stamp: reader.unsigned()? },
-            3 => Self::Commands(reader.list(ForwardedCommand::read)?),
+            3 => Self::Commands { seen: reader.unsigned()?, commands: reader.list(ForwardedCommand::read)? },
             4 => Self::Decisions {
                 stamp: reader.unsigned()?,
                 decisions: reader.list(|reader| Ok((reader.unsigned()?, Outcome::read(reader)?)))?,

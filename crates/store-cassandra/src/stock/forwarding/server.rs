@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::connection::{LinkError, append, read_frame};
 use super::frames::{Action, ForwardedCommand, Frame, ITEMS_MAX, Outcome, Stamp};
 use super::handshake::{self, Token};
-use super::{Counters, STAMP_INTERVAL, WRITE_TIMEOUT, within};
+use super::{Counters, GATHERING, STAMP_INTERVAL, WRITE_TIMEOUT, within};
 use crate::CassandraStore;
 use crate::stock::decision::{Decision, StockCommand};
 
@@ -34,6 +34,8 @@ const IN_FLIGHT_MAX: usize = 16_384;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// On closing, for the commands in flight to be decided.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Commands that are older when they are read are not decided: much less than a ledger row is kept.
+const COMMAND_AGE_MICROS_MAX: Stamp = 60_000_000;
 const CLOSE_POLL: Duration = Duration::from_millis(10);
 
 /// What the connections share.
@@ -197,9 +199,13 @@ async fn read_commands(
 ) -> Result<(), LinkError> {
     let mut reader = BufReader::new(reader);
     loop {
-        let Frame::Commands(commands) = read_frame(&mut reader).await? else {
+        let Frame::Commands { seen, commands } = read_frame(&mut reader).await? else {
             return Err(LinkError::UnexpectedFrame);
         };
+        // This process was paused: the commands were resolved without it, and their ledger rows may be gone soon.
+        if service.stamp().saturating_sub(seen) > COMMAND_AGE_MICROS_MAX {
+            return Err(LinkError::OutdatedCommands);
+        }
         for command in commands {
             // A place for its decision first: where callers send more than is decided, they wait.
             let Ok(place) = submitted.reserve().await else { return Ok(()) };
@@ -234,7 +240,10 @@ async fn write_decisions(
             }
             Some(first) = undecided.next() => {
                 decided.push(first);
-                // A keeper decides a batch at once: the others of it are ready as well.
+                // A keeper decides a batch at once: the others of it are ready in a moment.
+                if !undecided.is_empty() {
+                    tokio::time::sleep(GATHERING).await;
+                }
                 while decided.len() < ITEMS_MAX && let Some(Some(next)) = undecided.next().now_or_never() {
                     decided.push(next);
                 }

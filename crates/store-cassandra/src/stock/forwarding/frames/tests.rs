@@ -57,7 +57,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("frame_challenge", Frame::Challenge { process: uuid(2), nonce: [1; NONCE_BYTES] }),
         ("frame_hello", Frame::Hello { process: uuid(3), nonce: [2; NONCE_BYTES], proof: [3; PROOF_BYTES] }),
         ("frame_welcome", Frame::Welcome { proof: [4; PROOF_BYTES], stamp: 5_000_000 }),
-        ("frame_commands", Frame::Commands(commands())),
+        ("frame_commands", Frame::Commands { seen: 5_500_000, commands: commands() }),
         (
             "frame_decisions",
             Frame::Decisions { stamp: 6_000_000, decisions: (300..).zip(outcomes()).collect() },
@@ -104,7 +104,7 @@ fn no_cut_or_longer_frame_reads_as_whole() {
 
 #[test]
 fn a_frame_of_another_version_or_kind_is_refused() {
-    let body = Frame::Commands(commands()).encode();
+    let body = Frame::Commands { seen: 1, commands: commands() }.encode();
     for (byte, value) in [(0, mw_codec::VERSION + 1), (1, 9)] {
         let mut other = body.clone();
         other[byte] = value;
@@ -129,7 +129,7 @@ fn a_full_frame_of_the_longest_items_is_within_the_bound() {
             started_after: Some(u64::MAX),
         },
     };
-    let commands = Frame::Commands(vec![longest; ITEMS_MAX]);
+    let commands = Frame::Commands { seen: u64::MAX, commands: vec![longest; ITEMS_MAX] };
     append(&commands, &mut Vec::new()).unwrap();
     let failed = Outcome::Failed(StoreError::Ambiguous("ж".repeat(10_000)));
     let decisions = Frame::Decisions { stamp: u64::MAX, decisions: vec![(u64::MAX, failed); ITEMS_MAX] };
