@@ -114,6 +114,13 @@ impl Config {
         ConfigError::check(problems.collect())
     }
 
+    /// For a command that serves no requests: no process forwards stock commands to it, and its address stays free for the
+    /// service on the same machine.
+    pub(crate) fn without_listener(mut self) -> Self {
+        self.cassandra.internal.listen = None;
+        self
+    }
+
     pub(crate) fn currency(&self) -> Currency {
         self.shop.currency
     }

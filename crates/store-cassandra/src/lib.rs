@@ -27,12 +27,13 @@ use scylla::client::session::Session;
 
 pub use bucketing::{KeyPlan, PLANNED, Planned};
 pub use driver::connect;
-pub use driver::connect::{Options, StartError};
+pub use driver::connect::{InternalOptions, InternalToken, Options, StartError};
 #[doc(hidden)]
 pub use driver::fault_injection::{FaultInjector, StatementFault};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
+pub use stock::forwarding::ForwardingCounts;
 
 use bucketing::Bucketing;
 use driver::fault_injection::Faults;
@@ -85,6 +86,7 @@ impl CassandraStore {
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
         let tracer = Tracer::new(options.trace);
+        let local_dc = options.local_dc.clone();
         let cql = Cql::new(
             session,
             options.keyspace,
@@ -96,6 +98,7 @@ impl CassandraStore {
         .with_faults(Faults::new(options.faults));
         // Boxed, since it holds a future for every statement.
         let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
+        store.start_forwarding(options.internal, &local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
         Ok(store)
@@ -106,6 +109,8 @@ impl CassandraStore {
         if let Err(error) = self.intents.deregister(&self.cql).await {
             tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
         }
+        // After the deregistration: the others send no more commands soon, and those that they have sent are decided.
+        self.keepers.forwarding().close().await;
     }
 
     async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {

@@ -74,6 +74,7 @@ impl CassandraStore {
     /// Finishes the intents of failed processes.
     async fn recover_orphaned(&self) -> Result<()> {
         let peers = self.intents.peers(&self.cql).await?;
+        self.keepers.forwarding().update(&peers.alive);
         let mut first_error = Ok(());
         for failed in peers.failed {
             // A process that cannot be recovered does not keep the others from being recovered.

@@ -7,6 +7,7 @@ pub(crate) mod audit;
 pub(crate) mod compaction;
 pub(crate) mod decision;
 mod expired_holds;
+pub(crate) mod forwarding;
 pub(crate) mod holds;
 pub(crate) mod keeper;
 pub(crate) mod ledger;

@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let config = Config::load(&args.config.sources())?;
+    let config = Config::load(&args.config.sources())?.without_listener();
     terminal::log(&config.log);
     let header = Header::new(config.currency(), SystemClock.now());
     let written = runtime::single()?.block_on(async {

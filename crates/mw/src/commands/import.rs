@@ -51,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let config = Config::load(&args.config.sources())?;
+    let config = Config::load(&args.config.sources())?.without_listener();
     terminal::log(&config.log);
     let source = args.file.display().to_string();
     let (mut lines, progress) = open(&args.file)?;

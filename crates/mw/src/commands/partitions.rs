@@ -162,7 +162,7 @@ fn set(args: &Set) -> Result<()> {
 
 /// Opens the store for one operation.
 fn on_cluster<T>(args: &ConfigArgs, operation: impl AsyncFnOnce(&CassandraStore) -> Result<T>) -> Result<T> {
-    let config = Config::load(&args.sources())?;
+    let config = Config::load(&args.sources())?.without_listener();
     // Before anything is opened: the embedded engine would make a directory.
     ensure!(config.engine == Engine::Cassandra, NO_PARTITIONS);
     terminal::log(&config.log);

@@ -38,7 +38,7 @@ Examples:
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Command::Audit { config } = &args.command;
-    let config = Config::load(&config.sources())?;
+    let config = Config::load(&config.sources())?.without_listener();
     terminal::log(&config.log);
     let audit = runtime::single()?.block_on(async {
         let storage = Storage::open_existing(&config).await?;

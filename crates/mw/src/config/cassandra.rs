@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use mw_store_cassandra::connect::{ClientCertificate, Credentials, HINT_WINDOW, Tls};
 use mw_store_cassandra::policy::Policy;
-use mw_store_cassandra::{Class, Options, Replication};
+use mw_store_cassandra::{Class, InternalOptions, InternalToken, Options, Replication};
 use toml::Value;
 
 use super::error::{ConfigError, Origin, Problem};
 use super::kind;
 use super::layers::{Setting, Settings};
+use super::tokens;
 
 /// The name for all classes without factors of their own.
 const DEFAULT_CLASS: &str = "default";
@@ -26,6 +27,7 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
         tls: tls(settings)?,
         keyspace: settings.read("store.cassandra.keyspace", keyspace)?.to_owned(),
         policy: policy(settings)?,
+        internal: internal(settings)?,
         auto_repair: settings.read("store.cassandra.auto_repair", kind::flag)?,
         request_timeout: settings.read("store.cassandra.request_timeout", kind::time)?,
         max_clock_skew: settings.read("store.cassandra.max_clock_skew", kind::time)?,
@@ -37,6 +39,25 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
     let found = options.policy.check(&options.replication, local_dc, HINT_WINDOW);
     ConfigError::check(found.iter().map(|it| blame(settings, &it.keys(), it.to_string())).collect())?;
     Ok(options)
+}
+
+/// The internal listener. An address that other machines cannot use must be replaced by one that they can.
+fn internal(settings: &Settings) -> Result<InternalOptions, Problem> {
+    let [listen_key, advertise_key] =
+        ["store.cassandra.internal_listen", "store.cassandra.internal_advertise"];
+    let listen = settings.read(listen_key, kind::address_or_off)?;
+    let advertise = settings.read_if_set(advertise_key, kind::address)?;
+    if advertise.is_some_and(|address| address.ip().is_unspecified()) {
+        let what = "is no address to connect to: name the one by which other processes reach this machine";
+        return Err(blame(settings, &[advertise_key.to_owned()], what.to_owned()));
+    }
+    if advertise.is_none() && listen.is_some_and(|address| address.ip().is_unspecified()) {
+        return Err(lonely(settings, listen_key, advertise_key));
+    }
+    let token = settings.read_if_set("store.cassandra.internal_token", |value| {
+        tokens::secret(value).map(|token| InternalToken::new(token.to_owned()))
+    })?;
+    Ok(InternalOptions { listen, advertise, token })
 }
 
 /// The line to change: of conflicting settings one that was set, or else the first.
@@ -263,6 +284,27 @@ mod tests {
             ),
             "{message}"
         );
+    }
+
+    #[test]
+    fn the_internal_listener_is_reachable_or_off() {
+        let internal = |sets: &[&str]| load(sets).map(|options| options.internal);
+        assert_eq!(internal(&["store.cassandra.internal_listen=off"]).unwrap().listen, None);
+        let anywhere = "store.cassandra.internal_listen=0.0.0.0:9400";
+        assert_eq!(
+            refused(&[anywhere]),
+            "--set: store.cassandra.internal_listen: is set without store.cassandra.internal_advertise"
+        );
+        let advertise = "store.cassandra.internal_advertise=10.0.0.1:0";
+        let reachable = internal(&[anywhere, advertise]).unwrap();
+        assert_eq!(reachable.advertise, Some("10.0.0.1:0".parse().unwrap()));
+        assert!(
+            refused(&["store.cassandra.internal_advertise=0.0.0.0:1"]).contains("is no address to connect")
+        );
+        let short = refused(&["store.cassandra.internal_token=hunter2"]);
+        assert!(short.contains("a token is 16 to") && !short.contains("hunter2"), "{short}");
+        let token = "store.cassandra.internal_token=0123456789abcdef";
+        assert!(internal(&[token]).unwrap().token.is_some());
     }
 
     #[test]

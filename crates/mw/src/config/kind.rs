@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     OneOf(&'static [&'static str]),
     Currency,
     Address,
+    /// An address, or `off`.
+    AddressOrOff,
     LogFilter,
     Count {
         min: u64,
@@ -54,6 +56,7 @@ impl Kind {
             Self::OneOf(choices) => one_of(value, choices).map(drop),
             Self::Currency => currency(value).map(drop),
             Self::Address => address(value).map(drop),
+            Self::AddressOrOff => address_or_off(value).map(drop),
             Self::LogFilter => log_filter(value).map(drop),
             Self::Count { min, max } => between(count(value)?, min, max, |it| it.to_string()),
             Self::Time { min, max } => between(time(value)?, min, max, show_time),
@@ -140,6 +143,14 @@ pub(crate) fn address(value: &Value) -> Result<SocketAddr, String> {
     }
     text.parse()
         .map_err(|_| unexpected("an IP address with a port, such as 127.0.0.1:8080 or [::1]:8080", value))
+}
+
+/// `None` for "off".
+pub(crate) fn address_or_off(value: &Value) -> Result<Option<SocketAddr>, String> {
+    if value.as_str() == Some("off") {
+        return Ok(None);
+    }
+    address(value).map(Some).map_err(|what| format!("{what}; \"off\" for none"))
 }
 
 fn log_filter(value: &Value) -> Result<tracing_subscriber::EnvFilter, String> {
@@ -256,6 +267,9 @@ mod tests {
     fn an_address_is_numeric_or_localhost() {
         assert_eq!(address(&string("localhost:80")), Ok("127.0.0.1:80".parse().unwrap()));
         assert!(address(&string("[::1]:0")).is_ok());
+        assert_eq!(address_or_off(&string("off")), Ok(None));
+        assert_eq!(address_or_off(&string("127.0.0.1:80")), Ok(Some("127.0.0.1:80".parse().unwrap())));
+        assert!(address_or_off(&string("on")).unwrap_err().ends_with("\"off\" for none"));
         for bad in [":8080", "8080", "127.0.0.1", "example.com:80", "127.0.0.1:99999"] {
             assert!(address(&string(bad)).is_err(), "{bad}");
         }

@@ -286,11 +286,17 @@ fn the_shown_configuration_reads_back_as_the_same() {
 #[test]
 fn secrets_are_masked() {
     let tokens = format!("tokens=[{{role=\"storefront\",token=\"{TOKEN}\",rate_limit=9}}]");
-    let settings = Settings::merge(&sets(&[&tokens, "store.cassandra.password=hunter2"])).unwrap();
+    let settings = Settings::merge(&sets(&[
+        &tokens,
+        "store.cassandra.password=hunter2",
+        "store.cassandra.internal_token=hunter2hunter2hunter2",
+    ]))
+    .unwrap();
     let shown = show(&settings);
     assert!(!shown.contains(TOKEN) && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("token = \"****\"") && shown.contains("rate_limit = 9"), "{shown}");
     assert!(shown.contains("password = \"****\""), "{shown}");
+    assert!(shown.contains("internal_token = \"****\""), "{shown}");
 }
 
 #[test]

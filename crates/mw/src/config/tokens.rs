@@ -86,7 +86,7 @@ fn role(value: Option<&Value>) -> Result<Role, String> {
 }
 
 /// The error never repeats the value.
-fn secret(value: &Value) -> Result<&str, String> {
+pub(super) fn secret(value: &Value) -> Result<&str, String> {
     let text = value.as_str().ok_or("expected text in quotes")?;
     if text == MASK {
         return Err("is masked, as `mw config` shows it; put the real token here".to_owned());

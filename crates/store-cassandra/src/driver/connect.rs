@@ -7,6 +7,7 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -60,6 +61,8 @@ pub struct Options {
     pub product_cache_size: u64,
     /// The clock of this machine.
     pub clock: fn() -> SystemTime,
+    /// The listener for the other processes of the shop.
+    pub internal: InternalOptions,
     /// Is told of every statement.
     pub trace: Option<Arc<dyn StatementObserver>>,
     /// For tests: makes statements fail.
@@ -76,6 +79,45 @@ pub struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// The internal listener, by which processes decide stock commands for each other.
+#[derive(Debug, Clone)]
+pub struct InternalOptions {
+    /// Where to listen; `None`: every process decides its own commands, however many sell the same product.
+    pub listen: Option<SocketAddr>,
+    /// The address for the other processes, where it is not that of the listener. Port 0 is the port of the listener.
+    pub advertise: Option<SocketAddr>,
+    /// The secret of all processes; `None`: one that the first start stores in the cluster.
+    pub token: Option<InternalToken>,
+}
+
+impl Default for InternalOptions {
+    /// For processes on one machine.
+    fn default() -> Self {
+        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        Self { listen, advertise: None, token: None }
+    }
+}
+
+/// Not shown by `Debug`.
+#[derive(Clone)]
+pub struct InternalToken(String);
+
+impl InternalToken {
+    pub const fn new(token: String) -> Self {
+        Self(token)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for InternalToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InternalToken(…)")
     }
 }
 
@@ -111,6 +153,7 @@ impl Options {
             product_cache_ttl: PRODUCT_CACHE_TTL,
             product_cache_size: PRODUCT_CACHE_SIZE,
             clock: SystemTime::now,
+            internal: InternalOptions::default(),
             trace: None,
             faults: None,
         }
@@ -302,9 +345,11 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn secrets_are_not_shown() {
         let credentials = Credentials { username: "mw".to_owned(), password: "secret".to_owned() };
-        let printed = format!("{:?}", Options { credentials: Some(credentials), ..options() });
+        let token = Some(InternalToken::new("secret".to_owned()));
+        let internal = InternalOptions { token, ..InternalOptions::default() };
+        let printed = format!("{:?}", Options { credentials: Some(credentials), internal, ..options() });
         assert!(printed.contains("mw") && !printed.contains("secret"), "{printed}");
     }
 }

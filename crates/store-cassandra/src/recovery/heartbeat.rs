@@ -91,7 +91,6 @@ impl ProcessList {
     }
 
     /// The address of this process' internal listener, told to the other processes with the next heartbeat.
-    #[expect(dead_code, reason = "the internal listener sets its address here")]
     pub(crate) fn set_address(&self, address: String) {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
     }

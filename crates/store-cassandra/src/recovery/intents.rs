@@ -171,7 +171,6 @@ impl Intents {
     }
 
     /// The list of processes.
-    #[expect(dead_code, reason = "the internal listener sets its address here")]
     pub(crate) const fn processes(&self) -> &ProcessList {
         &self.processes
     }

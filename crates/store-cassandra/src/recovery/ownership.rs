@@ -53,7 +53,7 @@ impl Ownership {
 }
 
 /// The weight of a process for a key; the id makes it unique. Every process and every version must compute the same.
-fn weight(process: Uuid, key: u64) -> (u64, Uuid) {
+pub(crate) fn weight(process: Uuid, key: u64) -> (u64, Uuid) {
     let (high, low) = process.as_u64_pair();
     (mix(mix(mix(key) ^ high) ^ low), process)
 }

@@ -15,6 +15,7 @@ use crate::CassandraStore;
 use crate::driver::time::to_cql;
 use crate::stock::CONCURRENT_LINES;
 use crate::stock::decision::{Decision, StockCommand, StockKey};
+use crate::stock::forwarding::SubmitAttempts;
 use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, Transition};
 use crate::stock::rows::{StoredRow, read_rows};
 
@@ -31,12 +32,15 @@ impl CassandraStore {
         command: StockCommand,
         now: Timestamp,
     ) -> Result<Decision> {
+        let mut attempts = SubmitAttempts::default();
         for _ in 0..EXPIRE_ROUNDS {
-            match self.keepers.submit(&self.cql, stock_key, command.clone(), now).await? {
+            let submitting = (command.clone(), now);
+            match self.keepers.submit_again(&self.cql, stock_key, submitting, &mut attempts).await? {
                 Decision::ExpireHoldsFirst => {
-                    // The command itself is not applied, whatever became of the expired holds.
+                    // The command itself is not applied here, whatever became of the expired holds; one that was forwarded may
+                    // be.
                     let released = self.release_expired_holds(stock_key, now).await;
-                    released.map_err(StoreError::before_first_effect)?;
+                    released.map_err(|error| attempts.error(error.before_first_effect()))?;
                 }
                 decision => {
                     self.compaction.enqueue(stock_key, now);
@@ -45,9 +49,9 @@ impl CassandraStore {
             }
         }
         let StockKey { product_id, geo_zone } = stock_key;
-        Err(StoreError::Unavailable(format!(
+        Err(attempts.error(StoreError::Unavailable(format!(
             "gave up after {EXPIRE_ROUNDS} rounds of releasing expired holds of {product_id} in {geo_zone}"
-        )))
+        ))))
     }
 
     /// Units of expired holds that still count as reserved.

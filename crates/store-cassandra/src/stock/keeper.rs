@@ -29,6 +29,7 @@ use crate::driver::time::to_cql;
 use crate::revision::{CasAttempt, CasFate, NextRevision, gave_up};
 use crate::schema::tables::Table;
 use crate::stock::decision::{BatchPlan, Decision, ReadBasis, StockCommand, StockKey};
+use crate::stock::forwarding::{Contention, Forwarding};
 use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, RowKey, StockHeader};
 use crate::stock::rows::{
     HeaderRow, Operation, SELECT_HEADER, StoredRow, UPDATE_HEADER, read_header, read_row, read_rows,
@@ -70,6 +71,7 @@ struct PendingCommand {
 pub(crate) struct Keepers {
     statements: Arc<Statements>,
     mailboxes: Arc<Mutex<Mailboxes>>,
+    forwarding: Forwarding,
 }
 
 /// The mailboxes of the running keepers.
@@ -122,23 +124,43 @@ impl Keepers {
             remove: cql.prepare(table, Access::Cas, remove).await?,
             zone: cql.prepare(Table::StockZones, Access::Write, zone).await?,
         };
-        Ok(Self { statements: Arc::new(statements), mailboxes: Arc::default() })
+        let forwarding = Forwarding::default();
+        Ok(Self { statements: Arc::new(statements), mailboxes: Arc::default(), forwarding })
     }
 
-    /// Submits a command to the keeper of a partition and waits for its decision.
-    pub(crate) async fn submit(
+    pub(crate) const fn forwarding(&self) -> &Forwarding {
+        &self.forwarding
+    }
+
+    /// Submits a command to the keeper of this process and waits for its decision.
+    pub(super) async fn submit_locally(
         &self,
         cql: &Arc<Cql>,
         stock_key: &StockKey,
         command: StockCommand,
         now: Timestamp,
     ) -> Result<Decision> {
+        let decision = self.enqueue(cql, stock_key, command, now)?;
+        let StockKey { product_id, geo_zone } = stock_key;
+        let dropped =
+            || format!("change stock of {product_id} in {geo_zone}: the keeper ended without a reply");
+        decision.await.unwrap_or_else(|_| Err(StoreError::Ambiguous(dropped())))
+    }
+
+    /// Puts a command into the mailbox of the keeper of this process.
+    pub(super) fn enqueue(
+        &self,
+        cql: &Arc<Cql>,
+        stock_key: &StockKey,
+        command: StockCommand,
+        now: Timestamp,
+    ) -> Result<oneshot::Receiver<Result<Decision>>> {
         let (reply, decision) = oneshot::channel();
         let mut pending = PendingCommand { command, now, reply, label: request::current() };
         loop {
             let queue = self.mailbox(cql, stock_key);
             match queue.try_send(pending) {
-                Ok(()) => break,
+                Ok(()) => return Ok(decision),
                 Err(mpsc::error::TrySendError::Full(_)) => return Err(StoreError::Overloaded),
                 // The keeper was idle and ended: a new one is started.
                 Err(mpsc::error::TrySendError::Closed(back)) => {
@@ -147,14 +169,13 @@ impl Keepers {
                 }
             }
         }
-        let StockKey { product_id, geo_zone } = stock_key;
-        let dropped =
-            || format!("change stock of {product_id} in {geo_zone}: the keeper ended without a reply");
-        decision.await.unwrap_or_else(|_| Err(StoreError::Ambiguous(dropped())))
     }
 
     /// The units that the keeper of a partition last saw available; `None` where no keeper runs.
     pub(crate) fn last_available(&self, stock_key: &StockKey) -> Option<u64> {
+        if let Some(available) = self.forwarding.contention().last_available(stock_key) {
+            return Some(available);
+        }
         let mailboxes = self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
         let available = mailboxes.get(stock_key)?.available.load(Ordering::Relaxed);
         (available != NOT_READ).then_some(available)
@@ -180,6 +201,7 @@ impl Keepers {
             pending: Vec::new(),
             batch_size: BATCH_MIN,
             available,
+            contention: Arc::clone(self.forwarding.contention()),
         };
         tokio::spawn(run(keeper, commands, Arc::clone(&self.mailboxes)));
         queue
@@ -236,6 +258,7 @@ struct Keeper {
     pending: Vec<CasAttempt>,
     batch_size: usize,
     available: Arc<AtomicU64>,
+    contention: Arc<Contention>,
 }
 
 impl Keeper {
@@ -315,7 +338,10 @@ impl Keeper {
                     self.adopt(plan);
                     return Ok(decisions);
                 }
-                CasFate::Superseded => back_off(round).await,
+                CasFate::Superseded => {
+                    self.contention.lost_round(&self.stock_key, Instant::now());
+                    back_off(round).await;
+                }
                 CasFate::Pending => {}
                 CasFate::Unknown => return Err(self.unknown_fate()),
             }

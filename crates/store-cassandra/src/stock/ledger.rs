@@ -32,7 +32,7 @@ pub(crate) enum LedgerState {
 }
 
 impl LedgerState {
-    const ALL: [Self; 7] =
+    pub(super) const ALL: [Self; 7] =
         [Self::Held, Self::Taken, Self::Released, Self::Returned, Self::Void, Self::Set, Self::Adjusted];
 
     pub(crate) const fn as_str(self) -> &'static str {

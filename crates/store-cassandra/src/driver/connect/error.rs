@@ -1,5 +1,6 @@
 //! Why a process cannot start on a cluster; each error names the setting to change.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +69,9 @@ pub enum StartError {
 
     #[error("shop.currency: the amounts in the cluster are in {stored}, and it is {configured}")]
     OtherCurrency { stored: String, configured: Currency },
+
+    #[error("store.cassandra.internal_listen: listen on {address}: {cause}")]
+    InternalListen { address: SocketAddr, cause: std::io::Error },
 
     #[error("ask the cluster for its time: {cause}")]
     Clock { cause: String },

@@ -1,6 +1,7 @@
 //! Flash sale: a thousand concurrent buyers of one product, on the cluster that `MW_TEST_CASSANDRA` names.
 //!
-//! Measures reservations, orders without and with an idempotency key, and as baselines one LWT per buyer without a keeper.
+//! Measures reservations, orders without and with an idempotency key, and as baselines one LWT per buyer without a keeper;
+//! `cargo bench -- processes` measures many processes that sell the product ([`processes`]).
 //! Everything runs once as a warm-up for the JVM; then each case starts on empty tables of its own. The rates depend on the
 //! machine; the ratios are the result.
 #![expect(
@@ -8,6 +9,8 @@
     clippy::print_stdout,
     reason = "a benchmark panics on errors and prints its results"
 )]
+
+mod processes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -192,18 +195,23 @@ struct Shop {
 }
 
 impl Shop {
-    async fn open(name: &str) -> Self {
-        let shared = shared();
-        let points = shared.contact_points.iter().map(ToString::to_string).collect();
-        let mut options = Options::new(points, shared.local_dc);
+    /// A further process on the keyspaces of a shop.
+    async fn join(name: &str) -> Self {
+        let mut options = options();
         options.keyspace = format!("mw_sale_{name}");
-        options.request_timeout = Duration::from_secs(10);
         let session = Arc::new(connect(&options).await.unwrap());
-        options.schema().apply(&session, &|_| {}).await.unwrap();
         let prefix = options.keyspace.clone();
-        clear(&session, &prefix).await;
         let store = CassandraStore::open(options).await.unwrap();
-        let shop = Self { store, session, prefix };
+        Self { store, session, prefix }
+    }
+
+    async fn open(name: &str) -> Self {
+        let mut options = options();
+        options.keyspace = format!("mw_sale_{name}");
+        let session = connect(&options).await.unwrap();
+        options.schema().apply(&session, &|_| {}).await.unwrap();
+        clear(&session, &options.keyspace).await;
+        let shop = Self::join(name).await;
         let product = Product {
             product_id: hit(),
             name: "The hit".to_owned(),
@@ -243,11 +251,26 @@ impl Shop {
         println!("  reserved {} of {}, audit drifts: {}", level.reserved, level.on_hand, audit.drifts.len());
     }
 
+    /// Ends this process and leaves the shop to others; returns the keyspace.
+    async fn leave(self) -> String {
+        self.store.close().await;
+        self.prefix
+    }
+
     /// Empties the tables, so that compaction does not disturb the next case.
     async fn close(self) {
         self.store.close().await;
         clear(&self.session, &self.prefix).await;
     }
+}
+
+/// Of a process on the cluster.
+fn options() -> Options {
+    let shared = shared();
+    let points = shared.contact_points.iter().map(ToString::to_string).collect();
+    let mut options = Options::new(points, shared.local_dc);
+    options.request_timeout = Duration::from_secs(10);
+    options
 }
 
 async fn clear(session: &Session, prefix: &str) {
@@ -268,6 +291,10 @@ async fn run_case<B: Buy>(name: &str, title: &str, case: impl AsyncFn(&Shop) -> 
 
 #[tokio::main]
 async fn main() {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(processes::SELLER) {
+        return processes::sell(arguments).await;
+    }
     println!("{BUYERS} buyers of one product, {} s each after a warm-up", MEASURED.as_secs());
     let reservations =
         async || run_case("reservations", "reservations", async |shop| shop.reservations()).await;
@@ -278,6 +305,7 @@ async fn main() {
         Some("reservations") => drop(reservations().await),
         Some("orders") => drop(orders().await),
         Some("keyed-orders") => drop(keyed().await),
+        Some("processes") => processes::compare().await,
         _ => {
             let warm_up = Shop::open("warm_up").await;
             measure(&warm_up.reservations(), WARM_UP).await;
