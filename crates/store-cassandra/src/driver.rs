@@ -1,9 +1,10 @@
 //! The driver: connecting, statements and their consistency, LWT routing, speculative execution, write certainty, coalescing,
-//! scans and quorum availability.
+//! scans, quorum availability and the clock guard.
 
 pub mod connect;
 
 pub(crate) mod certainty;
+pub(crate) mod clock_guard;
 pub(crate) mod coalesce;
 pub(crate) mod locks;
 pub(crate) mod lwt_routing;

@@ -33,6 +33,7 @@ pub use schema::Replication;
 pub use schema::tables::{Class, Table};
 
 use bucketing::Bucketing;
+use driver::clock_guard::{self, ClockGuard};
 use driver::locks::Locks;
 use driver::statements::Cql;
 use driver::trace::Tracer;
@@ -49,6 +50,7 @@ use stock::keeper::Keepers;
 #[derive(Debug)]
 pub struct CassandraStore {
     cql: Arc<Cql>,
+    clock: Arc<ClockGuard>,
     intents: Arc<Intents>,
     keepers: Keepers,
     timers: Timers,
@@ -81,6 +83,7 @@ impl CassandraStore {
         options.schema().check(&session).await?;
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
+        let clock = ClockGuard::start(&session, &options).await?;
         let tracer = Tracer::new(options.trace);
         let cql = Cql::new(
             session,
@@ -91,9 +94,10 @@ impl CassandraStore {
             tracer,
         );
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
+        let store = Arc::new(Box::pin(Self::prepare(cql, clock, product_cache)).await?);
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
+        tokio::spawn(clock_guard::run(Arc::downgrade(&store)));
         Ok(store)
     }
 
@@ -104,8 +108,9 @@ impl CassandraStore {
         }
     }
 
-    async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
+    async fn prepare(cql: Cql, clock: ClockGuard, product_cache: ProductCache) -> Result<Self> {
         Ok(Self {
+            clock: Arc::new(clock),
             product_cache,
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,

@@ -1,8 +1,8 @@
 //! Connects to a cluster and checks what must hold before the first request: credentials, data centres, replication
 //! factors, the policy, clock skew. Each error names the setting to change.
 
-mod clock;
-mod error;
+pub(crate) mod clock;
+pub(crate) mod error;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -59,6 +59,9 @@ pub struct Options {
     pub product_cache_size: u64,
     /// The clock of this machine.
     pub clock: fn() -> SystemTime,
+    /// Whether commands carry the time of `clock`, so that one with a later time is refused. Not by default: tests bring times
+    /// of their own.
+    pub stamps_commands: bool,
     /// Is told of every statement.
     pub trace: Option<Arc<dyn StatementObserver>>,
 }
@@ -107,6 +110,7 @@ impl Options {
             product_cache_ttl: PRODUCT_CACHE_TTL,
             product_cache_size: PRODUCT_CACHE_SIZE,
             clock: SystemTime::now,
+            stamps_commands: false,
             trace: None,
         }
     }
@@ -150,7 +154,7 @@ pub async fn connect(options: &Options) -> Result<Session, StartError> {
     let session = builder.build().await.map_err(|error| StartError::of_connecting(options, error))?;
     check_data_centres(options, &nodes_by_dc(&session))?;
     check_policy(options, hint_window(&session).await)?;
-    clock::check(&session, options.clock, options.max_clock_skew).await?;
+    clock::check(&session, &options.local_dc, options.clock, options.max_clock_skew).await?;
     Ok(session)
 }
 

@@ -141,6 +141,10 @@ impl Cql {
         }
     }
 
+    pub(crate) const fn session(&self) -> &Session {
+        &self.session
+    }
+
     pub(crate) fn cluster_name(&self) -> String {
         self.session.get_cluster_state().cluster_name().to_owned()
     }
