@@ -16,6 +16,7 @@ mod recovery;
 mod reservations;
 mod revision;
 pub mod schema;
+pub mod selling;
 mod sessions;
 mod settings;
 mod stock;
@@ -43,6 +44,7 @@ use products::offers::OfferReader;
 use recovery::idempotency::Claims;
 use recovery::intents::Intents;
 use recovery::timers::Timers;
+use selling::SellingGuard;
 use stock::compaction::LedgerCompaction;
 use stock::keeper::Keepers;
 
@@ -51,6 +53,7 @@ use stock::keeper::Keepers;
 pub struct CassandraStore {
     cql: Arc<Cql>,
     clock: Arc<ClockGuard>,
+    selling: SellingGuard,
     intents: Arc<Intents>,
     keepers: Keepers,
     timers: Timers,
@@ -84,20 +87,22 @@ impl CassandraStore {
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
         let clock = ClockGuard::start(&session, &options).await?;
-        let tracer = Tracer::new(options.trace);
+        let tracer = Tracer::new(options.trace.clone());
         let cql = Cql::new(
             session,
-            options.keyspace,
-            options.local_dc,
-            options.policy,
+            options.keyspace.clone(),
+            options.local_dc.clone(),
+            options.policy.clone(),
             options.request_timeout,
             tracer,
         );
+        let selling = SellingGuard::start(&cql, &options).await?;
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, clock, product_cache)).await?);
+        let store = Arc::new(Box::pin(Self::prepare(cql, (clock, selling), product_cache)).await?);
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
         tokio::spawn(clock_guard::run(Arc::downgrade(&store)));
+        tokio::spawn(selling::run(Arc::downgrade(&store)));
         Ok(store)
     }
 
@@ -108,9 +113,14 @@ impl CassandraStore {
         }
     }
 
-    async fn prepare(cql: Cql, clock: ClockGuard, product_cache: ProductCache) -> Result<Self> {
+    async fn prepare(
+        cql: Cql,
+        (clock, selling): (ClockGuard, SellingGuard),
+        product_cache: ProductCache,
+    ) -> Result<Self> {
         Ok(Self {
             clock: Arc::new(clock),
+            selling,
             product_cache,
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,

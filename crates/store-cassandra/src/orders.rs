@@ -107,7 +107,7 @@ impl CassandraStore {
 #[async_trait::async_trait]
 impl Orders for CassandraStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
-        self.check_clock(command.now)?;
+        self.check_sale(command.now)?;
         self.place(command).await
     }
 
@@ -124,7 +124,7 @@ impl Orders for CassandraStore {
     }
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {
-        self.check_clock(command.now)?;
+        self.check_sale(command.now)?;
         self.change_status(command).await
     }
 

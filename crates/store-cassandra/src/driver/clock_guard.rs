@@ -212,11 +212,6 @@ impl CassandraStore {
     pub(crate) fn check_clock(&self, now: Timestamp) -> Result<()> {
         self.clock.check_command(now)
     }
-
-    /// Whether timers, expiry and ledger compaction may act on `now`. Where they may not, they wait: the guard has logged why.
-    pub(crate) fn may_expire(&self, now: Timestamp) -> bool {
-        self.clock.check_command(now).is_ok()
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime};
 use mw_store::Freshness;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::statement::SerialConsistency;
 
 pub use error::StartError;
 
@@ -196,13 +195,6 @@ fn check_policy(options: &Options, hint_window: Duration) -> Result<(), StartErr
     let found = options.policy.check(&options.replication, &options.local_dc, hint_window);
     if !found.is_empty() {
         return Err(StartError::PolicyViolation(found));
-    }
-    let has_other_dcs = options.replication.of(Class::Core).len() > 1;
-    if has_other_dcs && options.policy.of(Table::Stock).serial == SerialConsistency::LocalSerial {
-        tracing::warn!(
-            local_dc = options.local_dc,
-            "LWTs at LOCAL_SERIAL are decided inside one data centre: all processes that sell must have the same local_dc"
-        );
     }
     Ok(())
 }
