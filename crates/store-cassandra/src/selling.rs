@@ -13,6 +13,7 @@ mod relocation;
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
@@ -35,7 +36,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// A process sells for this long after it last read a copy. Enough to try every copy once, each to its timeout.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
-/// The longest a sale can be in flight after it was admitted.
+/// The longest a sale can be in flight after it was admitted, its last statements included.
 pub(crate) const IN_FLIGHT: Duration = Duration::from_mins(1);
 /// While selling moves away, recovery goes on for this long: what it begins then ends within [`IN_FLIGHT`].
 const DRAIN: Duration = Duration::from_secs(30);
@@ -137,20 +138,17 @@ impl Statements {
 
     /// The setting; the process of a new shop stores its own data centre.
     async fn find_or_store(&self, cql: &Cql, local_dc: &str) -> Result<SellingSetting> {
-        let mut newest: Option<SellingSetting> = None;
-        let mut is_complete = true;
-        for copy in 0..COPIES {
-            match self.find(cql, &self.read, copy).await? {
-                Some(found) if newest.as_ref().is_none_or(|it| it.generation < found.generation) => {
-                    newest = Some(found);
-                }
-                Some(_) => {}
-                None => is_complete = false,
-            }
+        let reads = (0..COPIES).map(|copy| self.find(cql, &self.read, copy));
+        let (found, failed): (Vec<_>, Vec<_>) = join_all(reads).await.into_iter().partition(Result::is_ok);
+        let copies: Vec<Option<SellingSetting>> = found.into_iter().flatten().collect();
+        if copies.contains(&None) {
+            return self.store_first(cql, local_dc).await;
         }
-        match newest {
-            Some(newest) if is_complete => Ok(newest),
-            _ => self.store_first(cql, local_dc).await,
+        // A copy that cannot be read now is not needed: any of them counts.
+        match (copies.into_iter().flatten().max_by_key(|copy| copy.generation), failed.into_iter().next()) {
+            (Some(newest), _) => Ok(newest),
+            (None, Some(Err(error))) => Err(error),
+            (None, _) => self.store_first(cql, local_dc).await,
         }
     }
 

@@ -145,14 +145,15 @@ impl<'a> Report<'a> {
 
 fn sell_from(config: &Config, to: &str, yes: bool) -> Result<()> {
     terminal::log(&config.log);
+    let wait = Relocation::safe_wait(config.server.request_timeout);
     let done = runtime::single()?.block_on(async {
         let relocation = open(config).await?;
         relocation.check_target(to).with_context(|| format!("sell from {to}"))?;
         let setting = relocation.setting().await.context("read the selling data centre")?;
         if !yes {
-            return Ok(plan(&setting, to, relocation.every_dc_sells()));
+            return Ok(plan(&setting, to, relocation.every_dc_sells(), wait));
         }
-        let moved = relocation.run(to, Relocation::WAIT, &show).await;
+        let moved = relocation.run(to, wait, &show).await;
         moved.with_context(|| format!("sell from {to}"))?;
         anyhow::Ok(format!("Data centre {to} sells.\n"))
     })?;
@@ -172,7 +173,7 @@ fn show(step: RelocationStep<'_>) {
     });
 }
 
-fn plan(setting: &SellingSetting, to: &str, every_dc_sells: bool) -> String {
+fn plan(setting: &SellingSetting, to: &str, every_dc_sells: bool, wait: Duration) -> String {
     if every_dc_sells {
         return "Every data centre sells already: all sales are decided across them (SERIAL). The setting would change and have \
              no effect.\n"
@@ -192,7 +193,7 @@ fn plan(setting: &SellingSetting, to: &str, every_dc_sells: bool) -> String {
          3. data centre {to} sells\n\
          Repair the keyspaces first if nodes of {to} were down for longer than the hint window: it sells what its replicas know.\n\
          Nothing was changed.\n",
-        seconds(Relocation::WAIT)
+        seconds(wait)
     )
 }
 
@@ -203,6 +204,8 @@ fn seconds(wait: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WAIT: Duration = Duration::from_secs(75);
 
     fn setting(selling: Selling) -> SellingSetting {
         SellingSetting { generation: 4, selling }
@@ -229,14 +232,14 @@ mod tests {
 
     #[test]
     fn the_plan_says_what_a_move_would_do() {
-        let text = plan(&setting(Selling::In("dc1".to_owned())), "dc2", false);
+        let text = plan(&setting(Selling::In("dc1".to_owned())), "dc2", false, WAIT);
         assert!(text.starts_with("Data centre dc1 sells. With --yes:\n"), "{text}");
         assert!(text.contains("2. wait 75 s until") && text.ends_with("Nothing was changed.\n"), "{text}");
         assert!(
-            plan(&moving(), "dc1", false)
+            plan(&moving(), "dc1", false, WAIT)
                 .starts_with("No data centre sells: a move from dc1 to dc2 was begun.")
         );
-        assert!(plan(&setting(Selling::In("dc1".to_owned())), "dc1", false).contains("nothing to do"));
-        assert!(plan(&moving(), "dc2", true).contains("no effect"));
+        assert!(plan(&setting(Selling::In("dc1".to_owned())), "dc1", false, WAIT).contains("nothing to do"));
+        assert!(plan(&moving(), "dc2", true, WAIT).contains("no effect"));
     }
 }

@@ -72,8 +72,10 @@ pub struct Relocation {
 }
 
 impl Relocation {
-    /// How long a move waits for the processes of the old data centre.
-    pub const WAIT: Duration = LEASE.saturating_add(IN_FLIGHT);
+    /// How long a move must wait for the processes of the old data centre, whose requests end within `request_timeout`.
+    pub fn safe_wait(request_timeout: Duration) -> Duration {
+        LEASE + IN_FLIGHT.max(request_timeout)
+    }
 
     /// On a session of [`connect`](crate::connect::connect).
     pub async fn on(session: Session, options: Options) -> Result<Self, RelocationError> {
@@ -115,7 +117,7 @@ impl Relocation {
         Err(RelocationError::NoReplicas { dc: to.to_owned(), exist })
     }
 
-    /// Moves selling to a data centre; [`Relocation::WAIT`] is a safe `wait`. An interrupted move leaves a shop that does not
+    /// Moves selling to a data centre; [`Relocation::safe_wait`] is a safe `wait`. An interrupted move leaves a shop that does not
     /// sell; the same command begins again and finishes it, or another moves selling elsewhere.
     pub async fn run(
         &self,
