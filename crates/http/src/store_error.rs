@@ -28,6 +28,10 @@ pub(crate) fn problem(error: &StoreError, currency: Currency) -> Problem {
             "storage is unavailable; nothing was done, send the request again later",
         )
         .caused_by(error),
+        // Not for this client to cure: it learns why, and tries another process or waits for the operator.
+        StoreError::NotServing(reason) => {
+            Problem::new(Code::StoreUnavailable, format!("{reason}; nothing was done"))
+        }
         StoreError::Overloaded => Problem::new(
             Code::Overloaded,
             "too many writes are waiting; nothing was done, send the request again later",

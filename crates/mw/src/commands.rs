@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod cluster;
 mod completions;
 mod config;
 mod export;
@@ -43,6 +44,7 @@ enum Command {
     Schema(schema::Args),
     Policy(policy::Args),
     Partitions(partitions::Args),
+    Cluster(cluster::Args),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
@@ -61,6 +63,7 @@ impl Cli {
             Command::Schema(args) => return schema::run(&args),
             Command::Policy(args) => policy::run(&args),
             Command::Partitions(args) => partitions::run(&args),
+            Command::Cluster(args) => cluster::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),

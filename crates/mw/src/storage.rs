@@ -7,8 +7,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use mw_store::SharedStore;
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::schema::Progress;
-use mw_store_cassandra::{CassandraStore, StartError};
-use mw_store_embedded::{EmbeddedStore, OpenError, Options};
+use mw_store_cassandra::{CassandraStore, Options, StartError};
+use mw_store_embedded::{EmbeddedStore, OpenError};
 
 use crate::config::{Config, Engine};
 
@@ -79,7 +79,7 @@ impl Storage {
 
 fn embedded(config: &Config) -> Result<Storage> {
     let embedded = &config.embedded;
-    let options = Options {
+    let options = mw_store_embedded::Options {
         path: embedded.path.clone(),
         block_cache_bytes: embedded.block_cache_bytes,
         cache_bytes: embedded.cache_bytes,
@@ -97,7 +97,8 @@ fn embedded(config: &Config) -> Result<Storage> {
 
 async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
     let opening = async {
-        let options = config.cassandra.clone();
+        // The shop stamps commands with the same clock.
+        let options = Options { stamps_commands: true, ..config.cassandra.clone() };
         let (local_dc, keyspace) = (options.local_dc.clone(), options.keyspace.clone());
         let session = connect(&options).await?;
         if apply_schema {

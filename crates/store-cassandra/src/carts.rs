@@ -147,6 +147,7 @@ impl Carts for CassandraStore {
     }
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
+        self.check_clock(command.now)?;
         let SetLine { owner, product_id, quantity, new_cart_id, expected_version, lifetime, now } = command;
         let ttl = RowTtl::of_change(&owner, &lifetime, now);
         let mut cas_loop = CasLoop::of(subject(&owner));
@@ -167,6 +168,7 @@ impl Carts for CassandraStore {
     }
 
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
+        self.check_clock(command.now)?;
         let RemoveLine { owner, product_id, expected_version, lifetime, now } = command;
         let ttl = RowTtl::of_change(&owner, &lifetime, now);
         let mut cas_loop = CasLoop::of(subject(&owner));
@@ -189,6 +191,7 @@ impl Carts for CassandraStore {
     }
 
     async fn abandon(&self, command: Abandon) -> Result<Done<Cart>> {
+        self.check_clock(command.now)?;
         let identity = command.identity.as_ref();
         self.idempotent(identity, Uuid::new_v4(), command.now, |op_id, _| {
             self.abandon_under(identity.map(|_| op_id), &command)
@@ -197,6 +200,7 @@ impl Carts for CassandraStore {
     }
 
     async fn merge(&self, command: Merge) -> Result<Done<Merged>> {
+        self.check_clock(command.now)?;
         let identity = command.identity.as_ref();
         let spec = &MergeSpec {
             user: Owner::User(command.user_id.clone()),

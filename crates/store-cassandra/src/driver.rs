@@ -1,9 +1,10 @@
 //! The driver: connecting, statements and their consistency, LWT routing, speculative execution, write certainty, coalescing,
-//! scans, quorum availability, and faults that tests inject.
+//! scans, quorum availability, the clock guard, and faults that tests inject.
 
 pub mod connect;
 
 pub(crate) mod certainty;
+pub(crate) mod clock_guard;
 pub(crate) mod coalesce;
 pub(crate) mod fault_injection;
 pub(crate) mod locks;

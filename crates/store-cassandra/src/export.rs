@@ -80,6 +80,8 @@ impl ExportImport for CassandraStore {
 
     /// Every record may be imported again, so an interrupted import goes on from its last checkpoint.
     async fn import(&self, records: Vec<Record>, checkpoint: Checkpoint) -> Result<()> {
+        self.clock.check()?;
+        self.selling.check()?;
         // Stock last: a hold takes its expiry from its reservation.
         let (stock, others): (Vec<Record>, Vec<Record>) =
             records.into_iter().partition(|record| matches!(record, Record::Stock { .. }));

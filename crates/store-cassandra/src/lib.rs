@@ -16,6 +16,7 @@ mod recovery;
 mod reservations;
 mod revision;
 pub mod schema;
+pub mod selling;
 mod sessions;
 mod settings;
 mod stock;
@@ -36,6 +37,7 @@ pub use schema::tables::{Class, Table};
 pub use stock::forwarding::ForwardingCounts;
 
 use bucketing::Bucketing;
+use driver::clock_guard::{self, ClockGuard};
 use driver::fault_injection::Faults;
 use driver::locks::Locks;
 use driver::statements::Cql;
@@ -46,6 +48,7 @@ use products::offers::OfferReader;
 use recovery::idempotency::Claims;
 use recovery::intents::Intents;
 use recovery::timers::Timers;
+use selling::SellingGuard;
 use stock::compaction::LedgerCompaction;
 use stock::keeper::Keepers;
 
@@ -53,6 +56,8 @@ use stock::keeper::Keepers;
 #[derive(Debug)]
 pub struct CassandraStore {
     cql: Arc<Cql>,
+    clock: Arc<ClockGuard>,
+    selling: SellingGuard,
     intents: Arc<Intents>,
     keepers: Keepers,
     timers: Timers,
@@ -85,22 +90,25 @@ impl CassandraStore {
         options.schema().check(&session).await?;
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
-        let tracer = Tracer::new(options.trace);
-        let local_dc = options.local_dc.clone();
+        let clock = ClockGuard::start(&session, &options).await?;
+        let tracer = Tracer::new(options.trace.clone());
         let cql = Cql::new(
             session,
-            options.keyspace,
-            options.local_dc,
-            options.policy,
+            options.keyspace.clone(),
+            options.local_dc.clone(),
+            options.policy.clone(),
             options.request_timeout,
             tracer,
         )
-        .with_faults(Faults::new(options.faults));
+        .with_faults(Faults::new(options.faults.clone()));
+        let selling = SellingGuard::start(&cql, &options).await?;
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
-        store.start_forwarding(options.internal, &local_dc).await?;
+        let store = Arc::new(Box::pin(Self::prepare(cql, (clock, selling), product_cache)).await?);
+        store.start_forwarding(options.internal, &options.local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
+        tokio::spawn(clock_guard::run(Arc::downgrade(&store)));
+        tokio::spawn(selling::run(Arc::downgrade(&store)));
         Ok(store)
     }
 
@@ -113,9 +121,15 @@ impl CassandraStore {
         self.keepers.forwarding().close().await;
     }
 
-    async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
+    async fn prepare(
+        cql: Cql,
+        (clock, selling): (ClockGuard, SellingGuard),
+        product_cache: ProductCache,
+    ) -> Result<Self> {
         let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
+            clock: Arc::new(clock),
+            selling,
             product_cache,
             locks: Locks::new(),
             claims: Claims::prepare(&cql).await?,

@@ -26,6 +26,7 @@ impl ReadinessProbe {
 #[async_trait::async_trait]
 impl Maintenance for CassandraStore {
     async fn ready(&self) -> Result<()> {
+        self.clock.check()?;
         self.cql.check_replicas()?;
         // The driver learns late that a node is down, so the nodes themselves are asked for one partition.
         let probe: Result<Option<(Option<String>,)>> =
@@ -34,6 +35,9 @@ impl Maintenance for CassandraStore {
     }
 
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        if !self.may_expire(now) {
+            return Ok(0);
+        }
         self.compact_ledgers(now, limit).await
     }
 }

@@ -107,6 +107,7 @@ impl CassandraStore {
 #[async_trait::async_trait]
 impl Orders for CassandraStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
+        self.check_sale(command.now)?;
         self.place(command).await
     }
 
@@ -123,6 +124,7 @@ impl Orders for CassandraStore {
     }
 
     async fn set_status(&self, command: SetStatus) -> Result<Done<Order>> {
+        self.check_sale(command.now)?;
         self.change_status(command).await
     }
 
@@ -144,6 +146,9 @@ impl Orders for CassandraStore {
     }
 
     async fn cancel_unpaid(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
+        if !self.may_expire(now) {
+            return Ok(0);
+        }
         self.cancel_overdue(now, note, limit).await
     }
 }

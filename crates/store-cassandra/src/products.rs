@@ -90,6 +90,7 @@ struct Changed {
 #[async_trait]
 impl Products for CassandraStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
+        self.clock.check()?;
         let Changed { product, created } = self.put_under(&product, Uuid::new_v4()).await?;
         Ok(Put { product, created })
     }
@@ -100,6 +101,7 @@ impl Products for CassandraStore {
         patch: ProductPatch,
         now: Timestamp,
     ) -> Result<Product> {
+        self.check_clock(now)?;
         let changed = self
             .change_product(product_id, Uuid::new_v4(), |before| {
                 let mut product =
@@ -126,6 +128,7 @@ impl Products for CassandraStore {
     }
 
     async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
+        self.clock.check()?;
         self.change_product(product_id, Uuid::new_v4(), |before| {
             let product = before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             Ok(ProductChange::Delete(product))
@@ -135,6 +138,11 @@ impl Products for CassandraStore {
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
+        if command.stock.is_empty() {
+            self.check_clock(command.now)?;
+        } else {
+            self.check_sale(command.now)?;
+        }
         self.import(command).await
     }
 

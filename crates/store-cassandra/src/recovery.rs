@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use mw_store::{Result, request};
+use mw_store::{Result, StoreError, request};
 use scylla::response::PagingState;
 
 use crate::CassandraStore;
@@ -39,8 +39,13 @@ pub(crate) async fn run(store: Weak<CassandraStore>) {
         }
     });
     let work = repeat(&store, HEARTBEAT_INTERVAL, async |store| {
-        if let Err(error) = store.recover_orphaned().await {
-            tracing::warn!(%error, "recover orphaned intents of failed processes: retrying every second");
+        match store.recover_orphaned().await {
+            Ok(()) => {}
+            // The processes of the selling data centre finish it.
+            Err(StoreError::NotServing(reason)) => tracing::debug!(reason, "recover orphaned intents"),
+            Err(error) => {
+                tracing::warn!(%error, "recover orphaned intents of failed processes: retrying every second");
+            }
         }
         store.retry_abandoned().await;
     });
@@ -141,6 +146,9 @@ impl CassandraStore {
 
     /// Finishes or undoes one operation.
     async fn finish(&self, intent: &Intent) -> Result<()> {
+        if intent.kind.moves_stock() {
+            self.selling.check_recovery()?;
+        }
         match intent.kind {
             Kind::Order => self.recover_order(&intent.payload).await,
             Kind::Status => self.recover_status_change(intent.op_id, &intent.payload).await,

@@ -102,6 +102,7 @@ fn is_indexed(before: Option<&Session>, session: &Session) -> bool {
 #[async_trait]
 impl Sessions for CassandraStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
+        self.check_clock(command.now)?;
         let CreateSession { mut session, id_seed, now, identity } = command;
         let op_id = id_seed.unwrap_or_else(Uuid::new_v4);
         self.idempotent(identity.as_ref(), op_id, now, |op_id, _| {
@@ -119,6 +120,7 @@ impl Sessions for CassandraStore {
     }
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
+        self.check_clock(command.now)?;
         let TouchSession { session_id, data, lifetime, now } = command;
         let mut cas_loop = CasLoop::of(SUBJECT);
         let _lock = self.locks.partition(&lock_key(&session_id)).await;
@@ -139,6 +141,7 @@ impl Sessions for CassandraStore {
     }
 
     async fn login(&self, command: Login) -> Result<Done<LoggedIn>> {
+        self.check_clock(command.now)?;
         let identity = command.identity.as_ref();
         self.idempotent(identity, Uuid::new_v4(), command.now, |op_id, _| {
             self.login_under(op_id, identity.is_some(), &command)
@@ -147,6 +150,7 @@ impl Sessions for CassandraStore {
     }
 
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
+        self.check_clock(now)?;
         let ended = self.end_session(session_id, |session| !session.is_expired(now)).await?;
         if ended { Ok(()) } else { Err(Refusal::SessionNotFound.into()) }
     }
@@ -198,7 +202,8 @@ impl Sessions for CassandraStore {
         }
     }
 
-    async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
+    async fn revoke_sessions(&self, user_id: &UserId, now: Timestamp) -> Result<()> {
+        self.check_clock(now)?;
         let mut from = PagingState::start();
         let mut has_effect = false;
         loop {

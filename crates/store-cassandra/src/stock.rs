@@ -224,12 +224,14 @@ impl Stock for CassandraStore {
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
+        self.check_sale(command.now)?;
         self.check_product_exists(&command.product_id).await?;
         let stock_key = StockKey { product_id: command.product_id, geo_zone: command.geo_zone };
         self.put_on_hand(&stock_key, command.op, command.on_hand, command.expected_on_hand, command.now).await
     }
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
+        self.check_sale(command.now)?;
         let Adjust { product_id, geo_zone, delta, reason, op, now, identity } = command;
         let stock_key = StockKey { product_id, geo_zone };
         let is_keyed = identity.is_some();
@@ -240,6 +242,7 @@ impl Stock for CassandraStore {
     }
 
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>> {
+        self.check_sale(command.now)?;
         self.reserve_units(command).await
     }
 
@@ -257,14 +260,19 @@ impl Stock for CassandraStore {
         now: Timestamp,
         identity: Option<RequestIdentity>,
     ) -> Result<Done<Reservation>> {
+        self.check_sale(now)?;
         self.confirm_reservation(reservation_id, now, identity).await
     }
 
     async fn release(&self, reservation_id: ReservationId, now: Timestamp) -> Result<()> {
+        self.check_sale(now)?;
         self.release_reservation(reservation_id, now).await
     }
 
     async fn expire_reservations(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        if !self.may_expire(now) {
+            return Ok(0);
+        }
         self.expire_due_reservations(now, limit).await
     }
 

@@ -1,7 +1,7 @@
 //! Errors of the store, by certainty.
 //!
 //! Use [`StoreError::Refused`] if a rule of the shop forbids the command; `Unavailable` and `Overloaded` if nothing was
-//! applied and a retry may succeed; `Ambiguous` if the command may have been applied, so that the caller repeats it with
+//! applied and a retry may succeed; `NotServing` if nothing was applied and an operator must act first; `Ambiguous` if the command may have been applied, so that the caller repeats it with
 //! the same key, or reads and decides; `Corrupt` if stored bytes cannot be decoded. No code turns `Ambiguous` into
 //! another kind or retries such a call without a key.
 
@@ -18,6 +18,10 @@ pub enum StoreError {
     /// Storage cannot serve the call now; certainly nothing was applied.
     #[error("storage is unavailable: {0}")]
     Unavailable(String),
+    /// This process does not serve the call until an operator acts, and its text, which clients see, says what is wrong;
+    /// certainly nothing was applied.
+    #[error("{0}")]
+    NotServing(String),
     /// A queue is full; certainly nothing was applied.
     #[error("storage has too much waiting")]
     Overloaded,
@@ -126,7 +130,7 @@ impl StoreError {
     #[must_use]
     pub fn after_first_effect(self) -> Self {
         match self {
-            Self::Unavailable(detail) => Self::Ambiguous(detail),
+            Self::Unavailable(detail) | Self::NotServing(detail) => Self::Ambiguous(detail),
             Self::Overloaded => Self::Ambiguous(Self::Overloaded.to_string()),
             other @ (Self::Refused(_) | Self::Ambiguous(_) | Self::Corrupt(_)) => other,
         }
@@ -137,10 +141,11 @@ impl StoreError {
 mod tests {
     use super::*;
 
-    fn every_kind() -> [StoreError; 5] {
+    fn every_kind() -> [StoreError; 6] {
         [
             Refusal::CartEmpty.into(),
             StoreError::Unavailable("u".to_owned()),
+            StoreError::NotServing("n".to_owned()),
             StoreError::Overloaded,
             StoreError::Ambiguous("a".to_owned()),
             StoreError::Corrupt("c".to_owned()),
@@ -149,17 +154,19 @@ mod tests {
 
     #[test]
     fn failure_before_the_first_effect_is_never_ambiguous() {
-        let [refused, unavailable, overloaded, _, corrupt] = every_kind();
-        let expected = [refused, unavailable, overloaded, StoreError::Unavailable("a".to_owned()), corrupt];
+        let [refused, unavailable, not_serving, overloaded, _, corrupt] = every_kind();
+        let resolved = StoreError::Unavailable("a".to_owned());
+        let expected = [refused, unavailable, not_serving, overloaded, resolved, corrupt];
         assert_eq!(every_kind().map(StoreError::before_first_effect), expected);
     }
 
     #[test]
     fn failure_after_the_first_effect_is_never_certainly_not_applied() {
-        let [refused, _, overloaded, ambiguous, corrupt] = every_kind();
+        let [refused, _, _, overloaded, ambiguous, corrupt] = every_kind();
         let expected = [
             refused,
             StoreError::Ambiguous("u".to_owned()),
+            StoreError::Ambiguous("n".to_owned()),
             StoreError::Ambiguous(overloaded.to_string()),
             ambiguous,
             corrupt,

@@ -19,6 +19,8 @@ pub const CAUSE: &str = "fails by an injected fault";
 pub enum Fault {
     /// Not applied.
     Unavailable,
+    /// Not applied; the cause is for clients to see.
+    NotServing,
     /// Not applied.
     Overloaded,
     /// Ambiguous, and not applied.
@@ -167,6 +169,7 @@ impl FaultyStore {
         let message = format!("{} {CAUSE}", call.name);
         match fault {
             Fault::Unavailable => Err(StoreError::Unavailable(message)),
+            Fault::NotServing => Err(StoreError::NotServing(message)),
             Fault::Overloaded => Err(StoreError::Overloaded),
             Fault::AmbiguousNotDone => Err(StoreError::Ambiguous(message)),
             Fault::AmbiguousDone => {

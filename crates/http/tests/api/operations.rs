@@ -1,6 +1,7 @@
 //! Health, readiness and metrics.
 
 use http::Method;
+use mw_testkit::faults::CAUSE;
 use mw_testkit::{Calls, Fault};
 use serde_json::{Value, json};
 
@@ -12,6 +13,10 @@ async fn health_is_the_process_and_readiness_the_store() {
     assert_eq!(client.get("/readyz").await.ok()["status"], "ready");
     client.store.fail(Calls::All, Fault::Unavailable);
     client.get("/readyz").await.problem(503, "store_unavailable");
+    client.store.fail(Calls::All, Fault::NotServing);
+    let response = client.get("/readyz").await;
+    assert!(response.text.contains(CAUSE), "the reason is told: {}", response.text);
+    response.problem(503, "store_unavailable");
     assert_eq!(client.get("/healthz").await.ok()["status"], "ok");
     assert_eq!(client.call(Method::HEAD, "/healthz", &[], &Value::Null).await.text, "");
 }

@@ -149,6 +149,11 @@ fn serves(shop: &Shop) {
     let audit = shop.run(&["stock", "audit"], &[]);
     assert_eq!(audit.code, Some(0), "{audit:?}");
     assert!(audit.stdout.starts_with("audited 9 stock levels against "), "{audit:?}");
+    let status = shop.run(&["cluster", "status"], &[]);
+    assert_eq!(status.stdout, "Data centre dc1 sells.\nReplicas of the stock: dc1.\n", "{status:?}");
+    let unknown = shop.run(&["cluster", "sell-from", "dc2"], &[]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("data centre \"dc2\" has no replicas of the stock"), "{unknown:?}");
     let currency = shop.serve(&["shop.currency=EUR"]).err().unwrap();
     assert!(
         currency.stderr.contains("shop.currency: the amounts in the cluster are in RUB, and it is EUR"),

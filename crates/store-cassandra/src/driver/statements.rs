@@ -149,6 +149,10 @@ impl Cql {
         Self { faults, ..self }
     }
 
+    pub(crate) const fn session(&self) -> &Session {
+        &self.session
+    }
+
     pub(crate) fn cluster_name(&self) -> String {
         self.session.get_cluster_state().cluster_name().to_owned()
     }

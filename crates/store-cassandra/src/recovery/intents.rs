@@ -68,6 +68,11 @@ impl Kind {
         }
     }
 
+    /// Whether finishing it changes stock or the status of an order.
+    pub(super) const fn moves_stock(self) -> bool {
+        !matches!(self, Self::Merge | Self::Login | Self::Product)
+    }
+
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -1,18 +1,25 @@
-//! Two data centres: a write in one is read in the other, one serves without the other, and both sell the same stock.
+//! Two data centres: a write in one is read in the other, one serves without the other, both sell the same stock where sales are
+//! decided across them, and one of them where they are not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mw_store::products::CategoryQuery;
-use mw_store::{Freshness, Maintenance, Orders, PageRequest, Products, Refusal, Stock};
+use mw_domain::{Order, OrderStatus};
+use mw_store::orders::SetStatus;
+use mw_store::products::{CategoryQuery, ImportProduct};
+use mw_store::stock::SetOnHand;
+use mw_store::{Freshness, Maintenance, Orders, PageRequest, Products, Refusal, Result, Stock, StoreError};
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::selling::{Relocation, RelocationError, Selling};
 use mw_store_cassandra::{CassandraStore, Class, Options, Replication, Table};
-use mw_testkit::builders::{category, product_id, user, user_id};
+use mw_testkit::builders::{category, product, product_id, user, user_id, zone};
 use mw_testkit::cassandra::{Cluster, ClusterOptions};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use crate::fixtures::{
-    NOW, TIMEOUT, apply_schema, assert_audit, cart_lines, eventually, exclusive, hold, import_stock, listed,
-    options, order, set_line, start, stock_level, with,
+    NOW, TIMEOUT, ZONE, apply_schema, assert_audit, cart_lines, eventually, exclusive, hold, import_stock,
+    listed, options, order, set_line, start, stock_level, with,
 };
 
 /// The longest a request may take while the other data centre is down.
@@ -83,16 +90,78 @@ async fn two_data_centres_sell_every_unit_of_a_product_once() {
     }
 }
 
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
+    match result {
+        Err(StoreError::NotServing(told)) => assert!(told.contains(reason), "{told}"),
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// Sets the stock of the first product to what it is.
+async fn count_again(store: &CassandraStore) -> Result<()> {
+    let (product_id, geo_zone, op) = (product_id("of-first"), zone(ZONE), Uuid::now_v7());
+    let set = SetOnHand { product_id, geo_zone, on_hand: 10, expected_on_hand: None, op, now: NOW };
+    store.set_on_hand(set).await.map(drop)
+}
+
+/// A process whose data centre does not sell refuses every change of stock, fires no timer, and serves the rest.
+async fn assert_sells_nothing(store: &CassandraStore, placed: &Order, reason: &str) {
+    let import = |stock| {
+        let product = product("plain").build();
+        store.import_product(ImportProduct { product, stock, op: Uuid::now_v7(), now: NOW, identity: None })
+    };
+    assert_refused(store.place_order(order("traveller", &["of-first"])).await, reason);
+    assert_refused(store.reserve(hold("of-first")).await, reason);
+    assert_refused(import(vec![(zone(ZONE), 1)]).await, reason);
+    assert_refused(count_again(store).await, reason);
+    let pay = SetStatus {
+        order_id: placed.order_id,
+        of_user: None,
+        to: OrderStatus::Paid,
+        note: None,
+        expected_version: None,
+        now: NOW,
+        identity: None,
+    };
+    assert_refused(store.set_status(pay).await, reason);
+    assert_eq!(store.cancel_unpaid(placed.pay_by, "not paid", 10).await.unwrap(), 0);
+    assert_eq!(store.order(placed.order_id).await.unwrap().as_ref(), Some(placed));
+
+    import(Vec::new()).await.unwrap();
+    set_line(store, user("visitor"), "of-first", 1).await.unwrap();
+    store.ready().await.unwrap();
+}
+
+/// Moves selling to the data centre of `options`, and sees that a process of the other one has stopped before.
+async fn move_selling(options: &Options, old: &CassandraStore) {
+    // Processes read the setting every second, and nothing is in flight.
+    const WAIT: Duration = Duration::from_secs(5);
+    let session = connect(options).await.unwrap();
+    let relocation = Relocation::on(session, options.clone()).await.unwrap();
+    assert_eq!(relocation.setting().await.unwrap().selling, Selling::In("dc1".to_owned()));
+    let unknown = relocation.run("dc3", WAIT, &|_| {}).await;
+    assert!(matches!(unknown, Err(RelocationError::NoReplicas { .. })), "{unknown:?}");
+    let (moved, ()) = tokio::join!(relocation.run("dc2", WAIT, &|_| {}), async {
+        eventually("the old data centre has stopped", TIMEOUT, async || {
+            matches!(count_again(old).await, Err(StoreError::NotServing(_))).then_some(())
+        })
+        .await;
+    });
+    moved.unwrap();
+    assert_eq!(relocation.setting().await.unwrap().selling, Selling::In("dc2".to_owned()));
+    relocation.run("dc2", WAIT, &|_| {}).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_centre_sees_the_orders_of_the_other_and_serves_without_it() {
     let _exclusive = exclusive().await;
     let (cluster, [here, there]) = two_data_centres("centres").await;
     apply_schema(&here).await;
     let first = CassandraStore::open(here).await.unwrap();
-    let second = CassandraStore::open(there).await.unwrap();
+    let second = CassandraStore::open(there.clone()).await.unwrap();
 
     import_stock(&first, "of-first", 10).await;
-    import_stock(&second, "of-second", 1_000_000).await;
+    import_stock(&first, "of-second", 1_000_000).await;
     let placed = first.place_order(order("traveller", &["of-first"])).await.unwrap().value;
     let found = eventually("the order is read in the other data centre", TIMEOUT, async || {
         second.order(placed.order_id).await.unwrap()
@@ -110,9 +179,15 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_serves_without_it() {
     })
     .await;
 
+    assert_sells_nothing(&second, &placed, "dc1 sells").await;
+    move_selling(&there, &first).await;
+    eventually("the other data centre sells", TIMEOUT, async || second.reserve(hold("of-second")).await.ok())
+        .await;
+    // It may not have read yet that the move is done.
+    assert_sells_nothing(&first, &placed, "dc2").await;
     drop(first);
     with(&cluster, |cluster| cluster.node(0).kill().unwrap()).await;
-    let mut held = 0;
+    let mut held = 1;
     let killed = Instant::now();
     // For longer than the nodes and the driver need to mark the lost node down.
     for round in 1.. {
@@ -134,7 +209,7 @@ async fn a_data_centre_sees_the_orders_of_the_other_and_serves_without_it() {
             in_stock: false,
         };
         let products = second.category(&query, latest, NOW, PageRequest::first(10)).await.unwrap();
-        assert_eq!(products.items.len(), 2);
+        assert_eq!(products.items.len(), 3);
         second.ready().await.unwrap();
         assert!(started.elapsed() < LATENCY_MAX, "round {round} took {:?}", started.elapsed());
         if killed.elapsed() > LATENCY_MAX && round >= 10 {

@@ -94,7 +94,9 @@ impl Lease {
     async fn truncate_tables(&self, session: &Session) {
         join_all(Table::ALL.iter().map(|table| async {
             let name = format!("{}.{}", table.class().keyspace(&self.options.keyspace), table.name());
-            let any = session.query_unpaged(format!("SELECT * FROM {name} LIMIT 1"), ()).await;
+            // The selling data centre is stored again by every process: it stays, and most tests store nothing else there.
+            let rest = if *table == Table::Settings { "WHERE name = 'currency'" } else { "" };
+            let any = session.query_unpaged(format!("SELECT * FROM {name} {rest} LIMIT 1"), ()).await;
             let rows = any.expect("read a table").into_rows_result().expect("rows");
             // A product that moved within a category leaves tombstones with small timestamps, which no read returns.
             if rows.rows_num() > 0 || *table == Table::ProductsByCategory {

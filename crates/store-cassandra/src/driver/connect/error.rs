@@ -62,8 +62,8 @@ pub enum StartError {
     #[error(
         "store.cassandra.max_clock_skew: the clock of this machine is {} s {} the cluster's, and {} s is the most that \
          may be: set the clocks right (NTP)",
-        millis(.skew_millis.unsigned_abs().into()), if *.skew_millis > 0 { "ahead of" } else { "behind" },
-        millis(.max.as_millis())
+        seconds(.skew_millis.unsigned_abs().into()), if *.skew_millis > 0 { "ahead of" } else { "behind" },
+        seconds(.max.as_millis())
     )]
     ClockSkew { skew_millis: i64, max: Duration },
 
@@ -89,8 +89,8 @@ fn lines(found: &[PolicyViolation]) -> String {
     lines.concat()
 }
 
-/// As seconds.
-fn millis(millis: u128) -> String {
+/// Milliseconds, shown as seconds.
+pub(crate) fn seconds(millis: u128) -> String {
     format!("{}.{:03}", millis / 1_000, millis % 1_000).trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
