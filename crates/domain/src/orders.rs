@@ -144,6 +144,13 @@ impl SalesSums {
         self.revenue = self.revenue.saturating_add(total);
     }
 
+    /// Adds the sums of other orders.
+    pub fn merge(&mut self, other: Self) {
+        self.orders += other.orders;
+        self.units += other.units;
+        self.revenue = self.revenue.saturating_add(other.revenue);
+    }
+
     /// Removes an order that is no sale any more.
     pub fn remove(&mut self, units: u64, total: Money) {
         self.orders = self.orders.saturating_sub(1);

@@ -39,6 +39,7 @@ use driver::trace::Tracer;
 use maintenance::ReadinessProbe;
 use products::cache::ProductCache;
 use products::offers::OfferReader;
+use recovery::completed::CompletedIntents;
 use recovery::idempotency::Claims;
 use recovery::intents::Intents;
 use recovery::timers::Timers;
@@ -50,6 +51,7 @@ use stock::keeper::Keepers;
 pub struct CassandraStore {
     cql: Arc<Cql>,
     intents: Arc<Intents>,
+    completed: Arc<CompletedIntents>,
     keepers: Keepers,
     timers: Timers,
     bucketing: Bucketing,
@@ -99,6 +101,7 @@ impl CassandraStore {
 
     /// Deregisters this process, so that the others do not wait for the failure timeout.
     pub async fn close(&self) {
+        recovery::remove_completed(&self.completed, &self.intents, &self.cql).await;
         if let Err(error) = self.intents.deregister(&self.cql).await {
             tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
         }
@@ -116,6 +119,7 @@ impl CassandraStore {
             compaction: LedgerCompaction::prepare(&cql).await?,
             readiness: ReadinessProbe::prepare(&cql).await?,
             intents: Arc::new(Intents::prepare(&cql).await?),
+            completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
             timers: Timers::prepare(&cql).await?,
             bucketing: Bucketing::prepare(&cql).await?,

@@ -4,7 +4,8 @@
 //! The intent comes before the decision, so that a process which crashes after it leaves a change that recovery
 //! finishes ([`CassandraStore::recover_status_change`]). The event of the change carries a token that the intent names:
 //! that is how recovery knows whether this very change was applied. The token of a request with a key is the operation
-//! id of the key, so a repeated request finds its event, whatever happened to the order since.
+//! id of the key, so a repeated request finds its event, whatever happened to the order since: the event is the stored
+//! outcome of its key.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use mw_codec::intents::status::{self as status_intent, StatusIntent};
 use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
 use mw_domain::{Order, OrderEvent, OrderId, OrderStatus, Timestamp};
+use mw_store::idempotency::StoredValue;
 use mw_store::orders::{SetStatus, check_version};
 use mw_store::{Done, Refusal, Result, StoreError};
 use scylla::value::MaybeUnset;
@@ -23,6 +25,7 @@ use crate::CassandraStore;
 use crate::driver::certainty::CasResult;
 use crate::driver::statements::Row;
 use crate::driver::time::to_cql;
+use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::recovery::timers::{Budget, TimerQueue, fire_partition};
 use crate::revision::{CasAttempt, CasFate, Revision, gave_up};
@@ -32,21 +35,55 @@ use crate::stock::ledger::Transition;
 /// CAS rounds that a status change may lose to other changes of the order.
 const ROUNDS: usize = 16;
 
+/// An order after a request to change its status.
+struct StatusChange {
+    order: Order,
+    /// An event of the order carries the token of the request. Otherwise the order had the status already.
+    has_event: bool,
+}
+
 impl CassandraStore {
     pub(super) async fn change_status(&self, command: SetStatus) -> Result<Done<Order>> {
-        let identity = command.identity.clone();
         let now = command.now;
-        // A crash after the claim of the key leaves a claim without an outcome: a second request makes the change, or
-        // finds its event.
-        self.idempotent(identity.as_ref(), Uuid::new_v4(), now, |op_id, is_retry| {
-            self.change_status_once(command, op_id, is_retry)
-        })
-        .await
+        let Some(identity) = command.identity.clone() else {
+            return Ok(Done::first(self.change_status_once(command, Uuid::new_v4(), false).await?.order));
+        };
+        let _lock = self.locks.idempotency_key(identity.key.as_str()).await;
+        let (op_id, is_retry) = match self.claims.claim(&self.cql, &identity, Uuid::new_v4(), now).await? {
+            Claim::Execute { op_id, is_retry } => (op_id, is_retry),
+            Claim::Replay(outcome) => {
+                let order = Order::from_outcome(*outcome).ok_or(Refusal::KeyReused)?;
+                return Ok(Done::replay(order));
+            }
+        };
+        // A crash from here on leaves a claim without an outcome: a second request makes the change, or finds its event.
+        match self.change_status_once(command, op_id, is_retry).await {
+            Ok(StatusChange { order, has_event }) => {
+                if !has_event {
+                    let outcome = order.to_outcome();
+                    let stored = self.claims.store_outcome(&self.cql, &identity, op_id, now, &outcome);
+                    stored.await.map_err(StoreError::after_first_effect)?;
+                }
+                Ok(Done { value: order, replayed: is_retry })
+            }
+            Err(StoreError::Refused(refusal)) => {
+                // A crash here leaves the claim of a refused change: the next request decides again under its id.
+                self.claims.release(&self.cql, &identity, op_id).await?;
+                Err(StoreError::Refused(refusal))
+            }
+            // Any other failure keeps the claim: the next request with the key goes on under the same id.
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes the status, with `op_token` in the event. A change that an earlier request with the same key made is
     /// found by the token, and is not refused for what happened since.
-    async fn change_status_once(&self, command: SetStatus, op_token: Uuid, is_retry: bool) -> Result<Order> {
+    async fn change_status_once(
+        &self,
+        command: SetStatus,
+        op_token: Uuid,
+        is_retry: bool,
+    ) -> Result<StatusChange> {
         let id = command.order_id;
         let _lock = self.locks.partition(&("order", id)).await;
         for round in 0..ROUNDS {
@@ -58,20 +95,23 @@ impl CassandraStore {
             if is_retry || round > 0 {
                 let events = self.events_with_tokens(id).await?;
                 if let Some(event) = events.into_iter().find(|event| event.op_token == Some(op_token)) {
-                    let version = u64::try_from(event.number()).unwrap_or_default();
-                    return Ok(order.as_of(version, &event.read(id)?));
+                    let version = event.version();
+                    return Ok(StatusChange {
+                        order: order.as_of(version, &event.read(id)?),
+                        has_event: true,
+                    });
                 }
             }
             check_version(&order, command.expected_version)?;
             let cause = match order.status.step(command.to)? {
-                Step::Stay => return Ok(order),
+                Step::Stay => return Ok(StatusChange { order, has_event: false }),
                 Step::Move => None,
                 Step::MoveUnits(cause) => Some(cause),
             };
             let change = (op_token, cause);
             let changed = self.attempt_status_change(&order, &list_buckets, &command, change).await?;
-            if let Some(changed) = changed {
-                return Ok(changed);
+            if let Some(order) = changed {
+                return Ok(StatusChange { order, has_event: true });
             }
         }
         Err(gave_up(ROUNDS, &format!("order {id}")))
@@ -95,7 +135,8 @@ impl CassandraStore {
         let intent = self.intents.begin(&self.cql, Kind::Status, intent_id, payload).await?;
         // A crash here leaves only the intent. Recovery finds no event with its token; when the write can no longer
         // arrive, recovery drops the intent.
-        match self.cas_status(order, &next, event, op_token).await {
+        let key = command.identity.as_ref().map(|identity| identity.key.as_str());
+        match self.cas_status(order, &next, event, (op_token, key)).await {
             Ok(true) => {}
             Ok(false) => {
                 self.complete_soon(intent);
@@ -132,7 +173,7 @@ impl CassandraStore {
         order: &Order,
         next: &Order,
         event: OrderEvent,
-        op_token: Uuid,
+        (op_token, key): (Uuid, Option<&str>),
     ) -> Result<bool> {
         let (time_bucket, id) = (time_bucket_of(order.order_id), order.order_id.uuid());
         let status: Row = Box::new((
@@ -152,6 +193,7 @@ impl CassandraStore {
             event.to.as_str(),
             event.note.map_or(MaybeUnset::Unset, MaybeUnset::Set),
             op_token,
+            key.map_or(MaybeUnset::Unset, |key| MaybeUnset::Set(key.to_owned())),
         ));
         let orders = &self.orders;
         let write = vec![(Arc::clone(&orders.set_status), status), (Arc::clone(&orders.insert_event), event)];
