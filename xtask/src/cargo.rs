@@ -66,6 +66,26 @@ pub(crate) fn command(arguments: &str) -> Command {
     command
 }
 
+/// A message of cargo during a build.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+}
+
+/// Builds with these arguments, which ask for messages as JSON; returns the program.
+pub(crate) fn program(arguments: &str) -> Result<PathBuf> {
+    let output = command(arguments).stderr(Stdio::inherit()).output().context("run cargo")?;
+    ensure!(output.status.success(), "build the program that is counted: cargo ended with {}", output.status);
+    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no program")
+}
+
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Built>(line).ok())
+        .find_map(|built| built.executable)
+}
+
 fn describes_this_package(variable: &str) -> bool {
     ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
         .iter()
@@ -86,6 +106,16 @@ mod tests {
         assert!(removed.iter().any(|name| name == "CARGO_PKG_NAME"), "{removed:?}");
         assert!(!describes_this_package("CARGO_TARGET_DIR"));
         assert!(!describes_this_package("CARGO_HOME"));
+    }
+
+    #[test]
+    fn the_program_is_found_among_what_cargo_says() {
+        let messages = "not json\n\
+                    {\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                    {\"reason\":\"compiler-artifact\",\"executable\":\"/t/counts-1\"}\n\
+                    {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/counts-1")));
+        assert_eq!(executable("{\"reason\":\"build-finished\",\"success\":true}\n"), None);
     }
 
     #[test]

@@ -8,9 +8,8 @@ use crate::tools::Tool;
 use crate::{cargo, say};
 use anyhow::{Context, Result, bail, ensure};
 use costs::{RouteCosts, Usage};
-use serde::Deserialize;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The stored costs, from the workspace root.
@@ -27,7 +26,7 @@ pub(crate) fn run(write: bool) -> Result<()> {
     }
     let file = cargo::root().join(FILE);
     let kept = if write { None } else { Some(read(&file)?) };
-    let program = build()?;
+    let program = cargo::program(BUILD)?;
     let folder = program.with_file_name("callgrind");
     say(format_args!("counting, which takes a minute"));
     let counted = count(&program, &folder)?;
@@ -54,25 +53,6 @@ fn read(file: &Path) -> Result<RouteCosts> {
     let text = fs::read_to_string(file)
         .with_context(|| format!("read {FILE} (`cargo xtask counts --write` creates it)"))?;
     RouteCosts::parse(&text).with_context(|| format!("read {FILE}"))
-}
-
-/// A message of cargo during the build.
-#[derive(Deserialize)]
-struct Built {
-    executable: Option<PathBuf>,
-}
-
-fn build() -> Result<PathBuf> {
-    let output = cargo::command(BUILD).stderr(Stdio::inherit()).output().context("run cargo")?;
-    ensure!(output.status.success(), "build the program that is counted: cargo ended with {}", output.status);
-    executable(&String::from_utf8_lossy(&output.stdout)).context("cargo built no program")
-}
-
-fn executable(messages: &str) -> Option<PathBuf> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Built>(line).ok())
-        .find_map(|built| built.executable)
 }
 
 /// Runs the program under callgrind, and leaves a profile a route in `folder`.
@@ -109,16 +89,6 @@ fn count(program: &Path, folder: &Path) -> Result<RouteCosts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_program_is_found_among_what_cargo_says() {
-        let messages = "not json\n\
-                    {\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                    {\"reason\":\"compiler-artifact\",\"executable\":\"/t/counts-1\"}\n\
-                    {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/counts-1")));
-        assert_eq!(executable("{\"reason\":\"build-finished\",\"success\":true}\n"), None);
-    }
 
     #[test]
     fn the_committed_file_can_be_read() {

@@ -7,6 +7,7 @@ mod cargo;
 mod cluster;
 mod counts;
 mod deny;
+mod replica_ops;
 mod steps;
 mod test_cluster;
 mod tidy;
@@ -61,6 +62,18 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Count what the replicas do for a request on Cassandra, and compare with crates/store-cassandra/replica_ops.toml
+    #[command(
+        after_help = "Fails where a request costs the replicas more reads, writes or lightweight transactions than the \
+                            file allows. It does not measure time, so the machine may be busy; the cluster must not be. \
+                            Starts a cluster of three nodes unless MW_TEST_CASSANDRA names one. docs/scale.md says what \
+                            is counted."
+    )]
+    ReplicaOps {
+        /// Write the file instead of comparing with it
+        #[arg(long)]
+        write: bool,
+    },
     /// Check licences, advisories and sources of dependencies with cargo-deny
     #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
                             not need it.")]
@@ -78,6 +91,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(&command),
         Command::Cluster(command) => cluster::run(command),
         Command::Counts { write } => counts::run(write),
+        Command::ReplicaOps { write } => replica_ops::run(write),
         Command::Deny => deny::run(),
     };
     match done {

@@ -217,7 +217,7 @@ fn close_intent() -> CloseIntent {
 }
 
 fn status_intent(cause: Option<Cause>) -> StatusIntent {
-    StatusIntent { order_id: order().order_id, version: 3, cause }
+    StatusIntent { order_id: order().order_id, version: 3, op_token: uuid(7), cause }
 }
 
 fn zone_stock() -> ZoneStock {

@@ -7,6 +7,7 @@ pub mod attributes;
 pub mod buckets;
 pub mod carts;
 pub mod ids;
+pub mod lanes;
 pub mod limits;
 pub mod money;
 pub mod orders;

@@ -183,6 +183,15 @@ impl Order {
         OrderEvent { at: self.updated_at, kind: EventKind::Status, from: Some(from), to, note }
     }
 
+    /// The order as it was at a version, which `event` led to.
+    #[must_use]
+    pub fn as_of(mut self, version: u64, event: &OrderEvent) -> Self {
+        self.status = event.to;
+        self.version = version;
+        self.updated_at = event.at;
+        self
+    }
+
     /// The order as it was when it was placed.
     #[must_use]
     pub fn as_placed(mut self) -> Self {

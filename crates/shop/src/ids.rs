@@ -1,7 +1,9 @@
-//! The ids that the service makes: version 7 UUIDs, which rise with time also within one millisecond.
+//! The ids that the service makes: version 7 UUIDs, which rise with time also within one millisecond. Their lowest bits are
+//! the lane of this process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mw_domain::lanes::Lane;
 use mw_domain::{CartId, OrderId, ReservationId};
 use uuid::{ContextV7, Timestamp as UuidTimestamp, Uuid};
 
@@ -10,18 +12,20 @@ use crate::Clock;
 pub(crate) struct Ids {
     clock: Arc<dyn Clock>,
     context: Mutex<ContextV7>,
+    lane: Lane,
 }
 
 impl Ids {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, context: Mutex::new(ContextV7::new()) }
+        Self { clock, context: Mutex::new(ContextV7::new()), lane: Lane::of(Uuid::new_v4()) }
     }
 
     fn uuid(&self) -> Uuid {
         let millis = u64::try_from(self.clock.now().as_millis()).unwrap_or_default();
         let nanos = u32::try_from(millis % 1_000 * 1_000_000).unwrap_or_default();
         let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        Uuid::new_v7(UuidTimestamp::from_unix(&*context, millis / 1_000, nanos))
+        // The counter is above the lane, so the ids still rise.
+        self.lane.stamp(Uuid::new_v7(UuidTimestamp::from_unix(&*context, millis / 1_000, nanos)))
     }
 
     pub(crate) fn cart(&self) -> CartId {
@@ -67,6 +71,15 @@ mod tests {
         let made: Vec<Uuid> = (0..10_000).map(|_| ids.uuid()).collect();
         assert!(made.is_sorted_by(|a, b| a < b));
         assert!(made.iter().all(|id| id.get_version_num() == 7));
+    }
+
+    #[test]
+    fn ids_of_a_process_have_its_lane() {
+        let ids = Ids::new(Arc::new(StoppedClock));
+        let lane = Lane::of(ids.uuid());
+        assert!((0..100).all(|_| Lane::of(ids.uuid()) == lane));
+        let lanes = (0..8).map(|_| Lane::of(Ids::new(Arc::new(StoppedClock)).uuid()));
+        assert!(lanes.into_iter().any(|other| other != lane), "another process has another lane");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use mw_domain::buckets::{MONTH_BUCKETS_MAX, Plan};
+use mw_domain::buckets::{DAY_BUCKETS, DAY_BUCKETS_MAX, MONTH_BUCKETS_MAX, Plan};
 use mw_domain::{Category, GeoZone, Period, Timestamp, UserId};
 use mw_store::{Refusal, Result};
 use scylla::response::PagingState;
@@ -23,8 +23,8 @@ use crate::schema::tables::Table;
 const AHEAD_SECONDS: i64 = 60;
 /// Buckets that this process knows to be announced.
 const ANNOUNCED_MAX: usize = 200_000;
-/// Buckets of a plan at most.
-const BUCKETS_MAX: u32 = 64;
+/// Buckets of a price band at most.
+const BAND_BUCKETS_MAX: u32 = 64;
 
 /// A table whose partitions are divided into buckets by plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,20 +47,20 @@ pub const PLANNED: [Planned; 4] = [
     },
     Planned {
         table: Table::OrdersByZoneDay,
-        default_buckets: 4,
-        buckets_max: BUCKETS_MAX,
+        default_buckets: DAY_BUCKETS,
+        buckets_max: DAY_BUCKETS_MAX,
         what: "a day of a zone; the key is a zone",
     },
     Planned {
         table: Table::OrdersByDay,
-        default_buckets: 4,
-        buckets_max: BUCKETS_MAX,
+        default_buckets: DAY_BUCKETS,
+        buckets_max: DAY_BUCKETS_MAX,
         what: "a day of the whole shop; there is no key",
     },
     Planned {
         table: Table::ProductsByCategory,
         default_buckets: 1,
-        buckets_max: BUCKETS_MAX,
+        buckets_max: BAND_BUCKETS_MAX,
         what: "a price band of a category; the key is a category",
     },
 ];
@@ -126,14 +126,14 @@ impl Bucketing {
     /// Reloads all plans.
     pub(crate) async fn refresh(&self, cql: &Cql) -> Result<()> {
         let mut known = Known::new();
-        for Planned { table, .. } in PLANNED {
+        for Planned { table, buckets_max, .. } in PLANNED {
             let mut from = PagingState::start();
             loop {
                 let (rows, next) = cql
                     .page::<(String, CqlTimestamp, Option<i32>)>(&self.read, (table.name(),), from)
                     .await?;
                 for (key, starts_at, buckets) in rows {
-                    let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, BUCKETS_MAX);
+                    let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, buckets_max);
                     let plan = Plan { starts_at: from_cql(starts_at), buckets };
                     known.entry((table, key)).or_default().push(plan);
                 }
@@ -273,7 +273,8 @@ mod tests {
         assert!(error.starts_with("table: one of orders_by_customer, orders_by_zone_day, "), "{error}");
         let error = refused(Table::OrdersByDay, "moscow", 4, 100).unwrap();
         assert_eq!(error, "key: orders_by_day divides a day of the whole shop; there is no key");
-        assert_eq!(refused(Table::OrdersByDay, "", 64, 100), None);
+        assert_eq!(refused(Table::OrdersByDay, "", 46_080, 100), None);
+        assert_eq!(refused(Table::OrdersByDay, "", 46_081, 100).as_deref(), Some("buckets: 1 to 46080"));
         assert!(refused(Table::OrdersByZoneDay, "", 4, 100).is_some());
         // A month has no finer buckets than days.
         assert_eq!(refused(Table::OrdersByCustomer, "u", 32, 100).as_deref(), Some("buckets: 1 to 31"));

@@ -45,6 +45,7 @@ use driver::trace::Tracer;
 use maintenance::ReadinessProbe;
 use products::cache::ProductCache;
 use products::offers::OfferReader;
+use recovery::completed::CompletedIntents;
 use recovery::idempotency::Claims;
 use recovery::intents::Intents;
 use recovery::timers::Timers;
@@ -59,6 +60,7 @@ pub struct CassandraStore {
     clock: Arc<ClockGuard>,
     selling: SellingGuard,
     intents: Arc<Intents>,
+    completed: Arc<CompletedIntents>,
     keepers: Keepers,
     timers: Timers,
     bucketing: Bucketing,
@@ -114,6 +116,7 @@ impl CassandraStore {
 
     /// Deregisters this process, so that the others do not wait for the failure timeout.
     pub async fn close(&self) {
+        recovery::remove_completed(&self.completed, &self.intents, &self.cql).await;
         if let Err(error) = self.intents.deregister(&self.cql).await {
             tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
         }
@@ -139,6 +142,7 @@ impl CassandraStore {
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
             readiness: ReadinessProbe::prepare(&cql).await?,
+            completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
             timers: Timers::prepare(&cql, Arc::clone(intents.ownership())).await?,
             bucketing: Bucketing::prepare(&cql).await?,

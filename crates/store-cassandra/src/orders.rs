@@ -24,7 +24,7 @@ use crate::driver::scan;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
 use rows::{ListBuckets, time_bucket_of};
-pub(crate) use rows::{OrderRow, read_scanned};
+pub(crate) use rows::{OrderRow, ScannedOrder, read_scanned};
 use writes::Writes;
 
 /// Events read of one order. An order has at most six.
@@ -60,8 +60,8 @@ impl Statements {
         by_time_bucket.set_page_size(BUCKET_PAGE);
         let set_status = "UPDATE {} SET status = ?, updated_at = ?, version = ? \
              WHERE time_bucket = ? AND order_id = ? AND event_no = 1 IF version = ?";
-        let insert_event = "INSERT INTO {} (time_bucket, order_id, event_no, event_at, from_status, to_status, note, op_token) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+        let insert_event = "INSERT INTO {} (time_bucket, order_id, event_no, event_at, from_status, to_status, note, op_token, \
+             idempotency_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
         Ok(Self {
             read: cql.prepare(table, Access::Read, &read).await?,
             read_status: cql.prepare(table, Access::Read, &read_status).await?,

@@ -3,6 +3,7 @@
 //!
 //! Several processes may recover the same intent: every step can be taken twice and counts once.
 
+pub(crate) mod completed;
 pub(crate) mod heartbeat;
 pub(crate) mod idempotency;
 pub(crate) mod intents;
@@ -12,13 +13,16 @@ pub(crate) mod timers;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use mw_store::{Result, StoreError, request};
 use scylla::response::PagingState;
 
 use crate::CassandraStore;
+use crate::driver::statements::Cql;
+use crate::recovery::completed::CompletedIntents;
 use crate::recovery::heartbeat::{HEARTBEAT_INTERVAL, Peer};
-use crate::recovery::intents::{Intent, Kind};
+use crate::recovery::intents::{Intent, Intents, Kind};
 
 /// An abandoned intent is retried after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -57,6 +61,11 @@ pub(crate) async fn run(store: Weak<CassandraStore>) {
     tokio::join!(heartbeats, work, bucketing);
 }
 
+/// Removes the completed intents that wait for it: those of one partition are one mutation.
+pub(crate) async fn remove_completed(completed: &CompletedIntents, intents: &Intents, cql: &Arc<Cql>) {
+    join_all(completed.take().into_iter().map(|intent| intents.complete(cql, intent))).await;
+}
+
 async fn repeat(store: &Weak<CassandraStore>, every: Duration, work: impl AsyncFn(&CassandraStore)) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -68,12 +77,17 @@ async fn repeat(store: &Weak<CassandraStore>, every: Duration, work: impl AsyncF
 }
 
 impl CassandraStore {
-    /// Removes the intent of a finished operation without making the client wait for it. A crash before the removal leaves
-    /// the intent, and recovery finds everything of it done.
+    /// Removes the intent of a finished operation soon, together with others. A crash before the removal leaves the intent,
+    /// and recovery finds everything of it done.
     pub(crate) fn complete_soon(&self, intent: Intent) {
         let Some(intent) = self.intents.complete_unwritten(intent) else { return };
-        let (intents, cql) = (Arc::clone(&self.intents), Arc::clone(&self.cql));
-        tokio::spawn(request::scope(request::current(), async move { intents.complete(&cql, intent).await }));
+        let Some(after) = self.completed.add(intent) else { return };
+        let (completed, intents) = (Arc::clone(&self.completed), Arc::clone(&self.intents));
+        let cql = Arc::clone(&self.cql);
+        tokio::spawn(request::scope(request::current(), async move {
+            tokio::time::sleep(after).await;
+            remove_completed(&completed, &intents, &cql).await;
+        }));
     }
 
     /// Finishes the intents of failed processes.

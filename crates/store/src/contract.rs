@@ -264,6 +264,7 @@ suite! {
             merges_and_line_changes_at_once_keep_every_line
             no_reader_sees_the_same_units_in_both_carts
             of_two_checkouts_one_wins
+            of_two_checkouts_of_the_last_units_one_wins
             every_unit_is_sold_once
             orders_and_holds_of_two_products_never_oversell
             adjustments_add_up

@@ -134,6 +134,13 @@ impl SalesReport {
         self.0.entry((date, geo_zone)).or_default().add_all(sums);
     }
 
+    /// Adds the sums of another report.
+    pub fn merge(&mut self, other: Self) {
+        for (key, sums) in other.0 {
+            self.0.entry(key).or_default().merge(sums);
+        }
+    }
+
     /// By date, then zone; days without a sale are absent.
     pub fn into_sales(self) -> Vec<Sales> {
         let sales = |((date, geo_zone), SalesSums { orders, units, revenue })| Sales {

@@ -4,9 +4,13 @@
 //! are sent in the order of the lines. A client may send the whole body before it reads: up to [`RESULTS_BYTES_MAX`] of
 //! results are buffered, then the import waits for the client.
 //!
+//! Lines of one product are stored one after another, so that its last line wins; lines of different products run at the
+//! same time.
+//!
 //! Every line is a command of its own. A crash or a lost connection leaves the lines stored whose results were sent, and
 //! perhaps up to a window more; with an idempotency key a repeat stores only the others.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -22,7 +26,7 @@ use mw_shop::{KeyedRequest, ProductDraft};
 use mw_store::products::Imported;
 use mw_store::{Done, Refusal};
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::app::App;
 use crate::docs::IdempotencyKey as IdempotencyKeyParam;
@@ -122,16 +126,18 @@ async fn run(
     if let Some(key) = &key {
         // No other line is stored before the key is known to belong to this request.
         let Some(line) = lines.next().await else { return };
-        let first = Chunk::of(&[start(&app, Some(key.clone()), line).await]);
+        let first = start(&app, Some(key.clone()), line, &mut LastLines::default());
+        let first = Chunk::of(&[first.await]);
         let refused = first.refused;
         if !send(&sender, &free_bytes, first).await || refused {
             return;
         }
     }
+    let mut last_lines = LastLines::default();
     let results = lines
         .map(|line| {
             let key = key.as_ref().map(|key| key.line(line.number));
-            start(&app, key, line)
+            start(&app, key, line, &mut last_lines)
         })
         .buffered(WINDOW);
     let mut chunks = std::pin::pin!(results.ready_chunks(RESULTS_PER_CHUNK));
@@ -191,15 +197,55 @@ struct ParsedLine {
     key: Option<KeyedRequest>,
 }
 
+/// The last line of each product that is at the store.
+#[derive(Default)]
+struct LastLines(HashMap<ProductId, oneshot::Receiver<()>>);
+
+/// A line's place among the lines of its product.
+struct Turn {
+    /// Ends when the line before it is done.
+    before: Option<oneshot::Receiver<()>>,
+    /// Ends the wait of the next line when it is dropped.
+    _done: oneshot::Sender<()>,
+}
+
+impl LastLines {
+    /// The turn of the next line of a product; to be dropped when the line is done.
+    fn turn(&mut self, product_id: &ProductId) -> Turn {
+        // At most a window of lines is at the store: the others are done.
+        if self.0.len() >= 2 * WINDOW {
+            self.0.retain(|_, line| matches!(line.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
+        }
+        let (done, line) = oneshot::channel();
+        Turn { before: self.0.insert(product_id.clone(), line), _done: done }
+    }
+}
+
 /// Parses a line now, so that its bytes need not be kept, and stores it when polled.
-fn start(app: &App, key: Option<IdempotencyKey>, line: Line) -> impl Future<Output = LineResult> + use<> {
+fn start(
+    app: &App,
+    key: Option<IdempotencyKey>,
+    line: Line,
+    last_lines: &mut LastLines,
+) -> impl Future<Output = LineResult> + use<> {
     let Line { number, bytes } = line;
     let parsed = bytes.and_then(|bytes| {
         let parsed = parse_line(app, key, &bytes);
         parsed.map_err(|problem| (problem, claimed_id(&bytes)))
     });
     let app = app.clone();
+    let turn = parsed.as_ref().ok().map(|parsed| last_lines.turn(&parsed.draft.product_id));
     async move {
+        let _turn = match turn {
+            Some(mut turn) => {
+                if let Some(before) = turn.before.take() {
+                    // An error says that the line before is done: it drops its end without a message.
+                    let _ = before.await;
+                }
+                Some(turn)
+            }
+            None => None,
+        };
         match parsed {
             Ok(parsed) => {
                 let product_id = Some(parsed.draft.product_id.as_str().to_owned());
@@ -373,6 +419,28 @@ mod tests {
         );
         assert_eq!(read(&[""], 10).await, []);
         assert_eq!(read(&["a\n"], 10).await, [good(1, "a")]);
+    }
+
+    #[tokio::test]
+    async fn a_line_waits_for_the_line_before_it_of_the_same_product_only() {
+        let mut last_lines = LastLines::default();
+        let product = |name: &str| ProductId::parse(name).unwrap();
+        let first = last_lines.turn(&product("p"));
+        assert!(first.before.is_none());
+        assert!(last_lines.turn(&product("q")).before.is_none());
+        let mut before = last_lines.turn(&product("p")).before.unwrap();
+        assert_eq!(before.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        drop(first);
+        assert_eq!(before.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_of_a_long_import_are_few() {
+        let mut last_lines = LastLines::default();
+        for number in 0..10 * WINDOW {
+            last_lines.turn(&ProductId::parse(&format!("p{number}")).unwrap());
+        }
+        assert!(last_lines.0.len() <= 2 * WINDOW);
     }
 
     #[tokio::test]

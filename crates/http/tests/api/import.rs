@@ -48,6 +48,24 @@ async fn every_line_has_its_result_in_order() {
 }
 
 #[tokio::test]
+async fn a_product_ends_as_its_last_line_says() {
+    const PRODUCTS: usize = 12;
+    let client = client();
+    for round in 0..2 {
+        // The lines of a product are next to one another, so that all of them are at the store at once.
+        let lines: Vec<String> = (0..PRODUCTS * 6)
+            .map(|at| line(&format!("p{}", at / 6), &format!("{}", 1 + round * 10 + at % 6)))
+            .collect();
+        let results = import(&client, &lines.join("\n")).await;
+        assert!(results.iter().all(|result| result["status"] != "failed"), "{results:?}");
+        for product in 0..PRODUCTS {
+            let found = client.get(&format!("/v1/products/p{product}?fresh=true")).await.ok();
+            assert_eq!(found["price"], money(&format!("{}.00", 6 + round * 10)), "p{product}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_bad_line_fails_alone_and_says_why() {
     let client = client();
     let huge = format!("{{\"name\":\"{}\"}}", "x".repeat(1024 * 1024));

@@ -12,10 +12,11 @@
 
 mod processes;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use mw_domain::lanes::Lane;
 use mw_domain::{
     Attributes, Demand, GeoZone, IdempotencyKey, Money, OrderId, Product, ProductId, ReservationId,
     Timestamp, UserId,
@@ -79,7 +80,7 @@ struct Reservation(Arc<CassandraStore>);
 impl Buy for Reservation {
     async fn buy(&self, _: usize) -> Result<(), String> {
         let command = Reserve {
-            reservation_id: ReservationId::new(Uuid::now_v7()),
+            reservation_id: ReservationId::new(new_id()),
             geo_zone: zone(),
             lines: one_hit(),
             expires_at: now().plus_seconds(900),
@@ -104,7 +105,7 @@ impl Buy for Order {
             keep_until: now().plus_seconds(86_400),
         };
         let command = PlaceOrder {
-            order_id: OrderId::new(Uuid::now_v7()),
+            order_id: OrderId::new(new_id()),
             user_id: UserId::parse(&format!("u{buyer}")).unwrap(),
             geo_zone: zone(),
             basket: Basket::Lines(one_hit()),
@@ -117,6 +118,12 @@ impl Buy for Order {
         };
         self.store.place_order(command).await.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// An id of this process, as the shop makes them.
+fn new_id() -> Uuid {
+    static LANE: LazyLock<Lane> = LazyLock::new(|| Lane::of(Uuid::new_v4()));
+    LANE.stamp(Uuid::now_v7())
 }
 
 fn zone() -> GeoZone {

@@ -1,11 +1,13 @@
 //! Lists of orders and the sales report. Reads only.
 //!
-//! A list is divided into buckets: months of a user, days of a zone or of the shop. The table `buckets` names those
-//! that may have orders; a list walks them newest first and stops when its page is full.
+//! A list is divided into buckets: months of a user, slices of the days of a zone or of the shop. The table `buckets` names
+//! those that may have orders; a list walks them newest first and stops when its page is full. A slice has several shards,
+//! which are read together.
 
 use std::cmp::Reverse;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use mw_domain::buckets::DaySlice;
 use mw_domain::{Date, GeoZone, Money, Order, OrderStatus, Period, Timestamp, UserId};
 use mw_store::orders::{Sales, SalesReport};
 use mw_store::{Page, PageRequest, Position, Refusal, Result, StoreError};
@@ -22,7 +24,7 @@ use crate::schema::tables::Table;
 
 /// Buckets read from the table `buckets` at a time.
 const BUCKETS: i32 = 64;
-/// Shards of a day read at the same time.
+/// Shards of a slice read at the same time.
 const CONCURRENT_SHARDS: usize = 16;
 /// Orders in one page of the sales report.
 const SALES_PAGE: i32 = 1_000;
@@ -50,7 +52,8 @@ impl Statements {
                  AND created_at >= ? AND created_at < ?"
             )
         };
-        let (zone_day, day) = ("geo_zone = ? AND day = ? AND shard = ?", "day = ? AND shard = ?");
+        let (zone_day, day) =
+            ("geo_zone = ? AND day = ? AND slice = ? AND shard = ?", "day = ? AND slice = ? AND shard = ?");
         let by_user = list("user_id = ? AND bucket = ?");
         let mut statements = Self {
             by_customer: cql.prepare(Table::OrdersByCustomer, Access::Read, &by_user).await?,
@@ -164,40 +167,36 @@ impl CassandraStore {
                     return Ok(page.build());
                 }
             }
-            match buckets.last() {
-                Some((starts_at, _)) if *starts_at > period.from && is_truncated(&buckets) => {
-                    below = *starts_at;
-                }
-                _ => return Ok(page.build()),
+            match next_below(&buckets, &period) {
+                Some(starts_at) => below = starts_at,
+                None => return Ok(page.build()),
             }
         }
     }
 
-    /// The days of a list with their shard counts, newest first, and where to read on.
-    async fn next_days(
+    /// The slices of a day that may have orders of the period before `below`, newest first.
+    async fn slices(
         &self,
-        table: Table,
-        key: &str,
+        (table, key): (Table, &str),
+        day: Date,
         period: &Period,
-        below: Timestamp,
-    ) -> Result<(Vec<(Date, i32)>, Option<Timestamp>)> {
-        let buckets = self.next_buckets(table, key, period, below).await?;
-        let mut days: Vec<(Date, i32)> = Vec::new();
-        for (starts_at, buckets) in &buckets {
-            let date = starts_at.date();
-            let buckets: i32 = buckets.parse().map_err(|_| {
-                StoreError::Corrupt(format!(
-                    "read buckets of {}: invalid shard count {buckets:?}",
-                    table.name()
-                ))
-            })?;
-            match days.last_mut() {
-                Some((last, shards)) if *last == date => *shards = buckets.max(*shards),
-                _ => days.push((date, buckets)),
+        mut below: Timestamp,
+    ) -> Result<Vec<DaySlice>> {
+        let key = slices_key(key, day);
+        let mut slices = Vec::new();
+        loop {
+            let buckets = self.next_buckets(table, &key, period, below).await?;
+            for (starts_at, name) in &buckets {
+                let slice = DaySlice::named(name, *starts_at).ok_or_else(|| {
+                    StoreError::Corrupt(format!("read buckets of {}: invalid slice {name:?}", table.name()))
+                })?;
+                slices.push(slice);
+            }
+            match next_below(&buckets, period) {
+                Some(starts_at) => below = starts_at,
+                None => return Ok(slices),
             }
         }
-        let next = buckets.last().map(|(starts_at, _)| *starts_at);
-        Ok((days, next.filter(|starts_at| *starts_at > period.from && is_truncated(&buckets))))
     }
 
     /// The list of a zone, or of the whole shop, and its key.
@@ -219,40 +218,43 @@ impl CassandraStore {
         let (table, key) = Self::list_of(geo_zone);
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let (days, next) = self.next_days(table, key, &period, below).await?;
-            for (date, shards) in days {
-                self.fill_from_day(geo_zone, date, shards, &period, before, &mut page).await?;
-                if page.is_full() {
-                    return Ok(page.build());
+            let days = self.next_buckets(table, key, &period, below).await?;
+            for (midnight, _) in &days {
+                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
+                    self.fill_from_slice(geo_zone, midnight.date(), &slice, &period, before, &mut page)
+                        .await?;
+                    if page.is_full() {
+                        return Ok(page.build());
+                    }
                 }
             }
-            match next {
-                Some(starts_at) => below = starts_at,
+            match next_below(&days, &period) {
+                Some(midnight) => below = midnight,
                 None => return Ok(page.build()),
             }
         }
     }
 
-    async fn fill_from_day(
+    async fn fill_from_slice(
         &self,
         geo_zone: Option<&GeoZone>,
         date: Date,
-        shards: i32,
+        slice: &DaySlice,
         period: &Period,
         before: ListCursor,
         page: &mut PageBuilder,
     ) -> Result<()> {
-        let day = day_of(date.midnight());
+        let (day, name) = (day_of(date.midnight()), slice.name.as_str());
         let (from, until) = (to_cql(period.from), to_cql(before.created_at));
         let id = &before.order_id.as_bytes()[..];
         let wanted = page.wanted();
-        let reads = (0..shards).map(|shard| async move {
+        let reads = shards(slice).map(|shard| async move {
             let lists = &self.orders.lists;
             if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, shard, from, until, id, wanted);
+                let values = (zone.as_str(), day, name, shard, from, until, id, wanted);
                 self.cql.rows::<ListRow>(&lists.by_zone_day, values).await
             } else {
-                let values = (day, shard, from, until, id, wanted);
+                let values = (day, name, shard, from, until, id, wanted);
                 self.cql.rows::<ListRow>(&lists.by_day, values).await
             }
         });
@@ -273,14 +275,21 @@ impl CassandraStore {
         let mut report = SalesReport::default();
         let mut below = period.to;
         loop {
-            let (days, next) = self.next_days(table, key, &period, below).await?;
-            for (date, shards) in days {
-                for shard in 0..shards {
-                    self.sum_shard(geo_zone, date, shard, &period, &mut report).await?;
+            let days = self.next_buckets(table, key, &period, below).await?;
+            for (midnight, _) in &days {
+                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
+                    let partition = (midnight.date(), &slice);
+                    let sums: Vec<_> = shards(&slice)
+                        .map(|shard| self.sum_shard(geo_zone, partition, shard, &period))
+                        .collect();
+                    let mut sums = stream::iter(sums).buffered(CONCURRENT_SHARDS);
+                    while let Some(sum) = sums.next().await {
+                        report.merge(sum?);
+                    }
                 }
             }
-            match next {
-                Some(starts_at) => below = starts_at,
+            match next_below(&days, &period) {
+                Some(midnight) => below = midnight,
                 None => return Ok(report.into_sales()),
             }
         }
@@ -289,30 +298,49 @@ impl CassandraStore {
     async fn sum_shard(
         &self,
         geo_zone: Option<&GeoZone>,
-        date: Date,
+        (date, slice): (Date, &DaySlice),
         shard: i32,
         period: &Period,
-        report: &mut SalesReport,
-    ) -> Result<()> {
-        let day: CqlDate = day_of(date.midnight());
+    ) -> Result<SalesReport> {
+        let mut report = SalesReport::default();
+        let (day, name): (CqlDate, _) = (day_of(date.midnight()), slice.name.as_str());
         let (from, to) = (to_cql(period.from), to_cql(period.to));
         let lists = &self.orders.lists;
         let mut page = PagingState::start();
         loop {
             let (rows, next) = if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, shard, from, to);
+                let values = (zone.as_str(), day, name, shard, from, to);
                 self.cql.page::<SalesRow>(&lists.sales_by_zone_day, values, page).await?
             } else {
-                let values = (day, shard, from, to);
+                let values = (day, name, shard, from, to);
                 self.cql.page::<SalesRow>(&lists.sales_by_day, values, page).await?
             };
             for row in rows {
-                add_sale(row, report)?;
+                add_sale(row, &mut report)?;
             }
-            let Some(next) = next else { return Ok(()) };
+            let Some(next) = next else { return Ok(report) };
             page = next;
         }
     }
+}
+
+/// The bucket of a list of days under its key: which days have slices.
+pub(super) const DAY: &str = "day";
+
+/// The key of the slices of a day: of a list's buckets, so that the buckets of a key stay few.
+pub(super) fn slices_key(key: &str, day: Date) -> String {
+    let (year, month, day) = day.civil();
+    format!("{key}@{year:04}-{month:02}-{day:02}")
+}
+
+fn shards(slice: &DaySlice) -> impl Iterator<Item = i32> + use<> {
+    0..i32::try_from(slice.shards).unwrap_or_default()
+}
+
+/// Where to read on after these buckets; `None` where there are no more of the period.
+fn next_below(buckets: &[(Timestamp, String)], period: &Period) -> Option<Timestamp> {
+    let (starts_at, _) = buckets.last()?;
+    (*starts_at > period.from && is_truncated(buckets)).then_some(*starts_at)
 }
 
 /// Whether there may be more buckets than were read.

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::intents::order::{self as order_intent, OrderIntent};
+use mw_domain::lanes::Lane;
 use mw_domain::{Demand, Order, OrderId, OrderLine, Shortage, Timestamp};
 use mw_store::idempotency::Outcome;
-use mw_store::orders::PlaceOrder;
-use mw_store::{Done, Refusal, RequestIdentity, Result, StoreError};
+use mw_store::orders::{Basket, PlaceOrder};
+use mw_store::{Done, Freshness, Refusal, RequestIdentity, Result, StoreError};
 use uuid::Uuid;
 
 use crate::CassandraStore;
@@ -21,14 +22,19 @@ use crate::carts::CloseResult;
 use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::stock::CONCURRENT_LINES;
-use crate::stock::holds::HoldOwner;
-use crate::stock::ledger::Transition;
+use crate::stock::decision::{Decision, StockKey};
+use crate::stock::holds::{HoldOwner, LineHold};
+use crate::stock::ledger::{LedgerState, Transition};
 
 /// Attempts of one request, each under a new order id: the cart changed, or another request released the key.
 const ATTEMPTS: usize = 4;
 /// A request waits this long in total for another process that places the same order; recovery takes less.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLLS: usize = 75;
+/// Pauses before a checkout that came short looks at its cart again. Another process may hold the units for the same cart and
+/// close it within this time.
+const RECHECK_PAUSES: [Duration; 3] =
+    [Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(400)];
 
 /// How placing an order ended.
 enum PlacementOutcome {
@@ -56,28 +62,57 @@ impl CassandraStore {
             Some(key) => self.locks.idempotency_key(key.as_str()).await,
             None => None,
         };
-        for _ in 0..ATTEMPTS {
-            let draft = match self.draft_order(&command).await {
-                Ok(draft) => draft,
-                Err(StoreError::Refused(refusal)) => {
-                    // Only a new request is refused; a key that was used before replays its order.
-                    return match self.find_replay(&command).await? {
-                        Some(order) => Ok(Done::replay(order)),
-                        None => Err(StoreError::Refused(refusal)),
+        let is_checkout = matches!(command.basket, Basket::Cart { .. });
+        let _checkout = if is_checkout { self.locks.checkout(command.user_id.as_str()).await } else { None };
+        let mut recheck_pauses = RECHECK_PAUSES.iter();
+        for _ in 0..ATTEMPTS + RECHECK_PAUSES.len() {
+            match self.draft_and_place(&command).await {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+                Err(error) => {
+                    let pause = recheck_pauses.next().filter(|_| is_checkout);
+                    let (Some(pause), Some(Refusal::OutOfStock(shortages))) = (pause, error.refusal()) else {
+                        return Err(error);
                     };
+                    if !self.is_held_only(&command, shortages).await? {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(*pause).await;
                 }
-                Err(error) => return Err(error),
-            };
-            if let Some(done) = self.attempt_placement(draft, command.now).await? {
-                return Ok(done);
             }
             // A crash here leaves nothing of the failed attempt: its lines are void and its key is free.
-            command.order_id = OrderId::new(Uuid::now_v7());
+            command.order_id = OrderId::new(Lane::of(command.order_id.uuid()).stamp(Uuid::now_v7()));
         }
         let user_id = &command.user_id;
         Err(StoreError::Unavailable(format!(
             "gave up after {ATTEMPTS} attempts to order the cart of {user_id}: it kept changing (contention)"
         )))
+    }
+
+    /// Drafts the order and places it; `None` where the request must try again under a new id.
+    async fn draft_and_place(&self, command: &PlaceOrder) -> Result<Option<Done<Order>>> {
+        match self.draft_order(command).await {
+            Ok(draft) => self.attempt_placement(draft, command.now).await,
+            // Only a new request is refused; a key that was used before replays its order.
+            Err(StoreError::Refused(refusal)) => match self.find_replay(command).await? {
+                Some(order) => Ok(Some(Done::replay(order))),
+                None => Err(StoreError::Refused(refusal)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the missing units exist and are held by other requests, perhaps by a concurrent checkout of the same cart.
+    async fn is_held_only(&self, command: &PlaceOrder, shortages: &[Shortage]) -> Result<bool> {
+        for short in shortages {
+            let (product_id, geo_zone) = (short.product_id.clone(), command.geo_zone.clone());
+            let stock_key = StockKey { product_id, geo_zone };
+            let stock = self.level_at(&stock_key, Freshness::Latest, command.now).await?;
+            if stock.is_none_or(|stock| stock.level.on_hand < u64::from(short.requested)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// One attempt under one order id; `None` where the request must try again under a new id.

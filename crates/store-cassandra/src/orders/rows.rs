@@ -1,5 +1,6 @@
 //! Orders as CQL rows, by id and in the three lists, converted to and from the domain's orders and events.
 
+use mw_domain::lanes::time_bucket;
 use mw_domain::orders::EventKind;
 use mw_domain::{
     GeoZone, Money, Order, OrderEvent, OrderId, OrderLine, OrderStatus, ProductId, Timestamp, UserId,
@@ -13,9 +14,8 @@ use crate::driver::time::{from_cql, to_cql};
 
 /// CQL dates count days from 1970-01-01, offset by 2^31.
 const DAY_ZERO: i64 = 1 << 31;
-/// The bits of an order id below its time bucket: 80 bits that are not time, and the low six bits of the
-/// milliseconds. So a time bucket is 64 ms of the version 7 UUID.
-const BUCKET_SHIFT: u32 = 128 - 48 + 6;
+/// A time bucket is 2^7 = 128 ms of the ids of one process: some dozens of orders of a busy one.
+const SLOT_BITS: u32 = 7;
 
 /// A line of an order: the type `order_item`.
 #[derive(Debug, Clone, SerializeValue, DeserializeValue)]
@@ -53,7 +53,8 @@ pub(super) type ListRow = (Vec<u8>, Option<Snapshot>);
 
 pub(super) const LIST_COLUMNS: &str = "order_id, snapshot";
 
-pub(super) const EVENT_COLUMNS: &str = "event_no, event_at, from_status, to_status, note, op_token";
+pub(super) const EVENT_COLUMNS: &str =
+    "event_no, event_at, from_status, to_status, note, op_token, idempotency_key";
 
 /// The columns of [`OrderRow`].
 pub(super) fn order_columns() -> String {
@@ -75,6 +76,7 @@ pub(crate) struct OrderRow {
     to_status: Option<String>,
     note: Option<String>,
     op_token: Option<Uuid>,
+    idempotency_key: Option<String>,
 }
 
 /// The buckets of an order in the lists; decided once, when the order is placed: the type
@@ -82,7 +84,9 @@ pub(crate) struct OrderRow {
 #[derive(Debug, Clone, PartialEq, Eq, SerializeValue, DeserializeValue)]
 pub(super) struct ListBuckets {
     pub(super) bucket: String,
+    pub(super) zone_slice: String,
     pub(super) zone_shard: i32,
+    pub(super) day_slice: String,
     pub(super) day_shard: i32,
 }
 
@@ -95,6 +99,16 @@ pub(super) struct EventRow {
     to_status: Option<String>,
     note: Option<String>,
     pub(super) op_token: Option<Uuid>,
+    idempotency_key: Option<String>,
+}
+
+/// A status change by a request with a key, which stores no outcome: the event is the outcome.
+#[derive(Debug)]
+pub(crate) struct KeyedChange {
+    pub(crate) key: String,
+    pub(crate) op_id: Uuid,
+    /// The order after the change.
+    pub(crate) changed: Order,
 }
 
 fn corrupt(id: Uuid) -> StoreError {
@@ -174,6 +188,7 @@ impl OrderRow {
             to_status: self.to_status,
             note: self.note,
             op_token: self.op_token,
+            idempotency_key: self.idempotency_key,
         };
         let Some(placed) = self.placed else { return Ok((None, event)) };
         let (Some(list_buckets), Some(status), Some(updated_at), Some(version)) =
@@ -209,6 +224,11 @@ impl EventRow {
         self.event_no
     }
 
+    /// The version of the order that the event led to.
+    pub(super) fn version(&self) -> u64 {
+        u64::try_from(self.event_no).unwrap_or_default()
+    }
+
     pub(super) fn read(self, id: OrderId) -> Result<OrderEvent> {
         let (Some(at), Some(to)) = (self.event_at, self.to_status) else {
             return Err(corrupt(id.uuid()));
@@ -224,18 +244,38 @@ impl EventRow {
     }
 }
 
-/// Reads the rows of one order, newest event first; returns the order with its events, oldest first.
-pub(crate) fn read_scanned(group: Vec<OrderRow>) -> Result<Option<(Order, Vec<OrderEvent>)>> {
+/// An order with its events, oldest first, and the changes by requests with a key.
+#[derive(Debug)]
+pub(crate) struct ScannedOrder {
+    pub(crate) order: Order,
+    pub(crate) events: Vec<OrderEvent>,
+    pub(crate) keyed_changes: Vec<KeyedChange>,
+}
+
+/// Reads the rows of one order, newest event first.
+pub(crate) fn read_scanned(group: Vec<OrderRow>) -> Result<Option<ScannedOrder>> {
     let mut order = None;
     let mut events = Vec::with_capacity(group.len());
+    let mut keyed = Vec::new();
     for row in group {
         let id = OrderId::new(row.order_id);
         let (found, event) = row.split()?;
         order = found.or(order);
-        events.push(event.read(id)?);
+        let (number, key) = (event.version(), event.idempotency_key.clone().zip(event.op_token));
+        let event = event.read(id)?;
+        keyed.extend(key.map(|(key, op_id)| (key, op_id, number, event.clone())));
+        events.push(event);
     }
     events.reverse();
-    Ok(order.map(|(order, _)| (order, events)))
+    Ok(order.map(|(order, _)| {
+        let change = |(key, op_id, version, event): (String, Uuid, u64, OrderEvent)| KeyedChange {
+            key,
+            op_id,
+            changed: order.clone().as_of(version, &event),
+        };
+        let keyed_changes = keyed.into_iter().map(change).collect();
+        ScannedOrder { order, events, keyed_changes }
+    }))
 }
 
 pub(super) fn version(order: &Order) -> i64 {
@@ -246,8 +286,8 @@ pub(super) fn day_of(at: Timestamp) -> CqlDate {
     CqlDate(u32::try_from(DAY_ZERO + i64::from(at.date().as_days())).unwrap_or(u32::MAX))
 }
 
-/// The partition of an order, taken from its id: orders of the same 64 ms share one, and a process coalesces their
-/// writes.
+/// The partition of an order, taken from its id: orders of one process and slot share one, and the process coalesces
+/// their writes.
 pub(super) fn time_bucket_of(id: OrderId) -> i64 {
-    i64::try_from(id.uuid().as_u128() >> BUCKET_SHIFT).unwrap_or_default()
+    time_bucket(id.uuid(), SLOT_BITS)
 }

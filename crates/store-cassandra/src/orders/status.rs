@@ -2,8 +2,10 @@
 //! follow.
 //!
 //! The intent comes before the decision, so that a process which crashes after it leaves a change that recovery
-//! finishes ([`CassandraStore::recover_status_change`]). The event of the change carries the token of its intent:
-//! that is how recovery knows whether this very change was applied.
+//! finishes ([`CassandraStore::recover_status_change`]). The event of the change carries a token that the intent names:
+//! that is how recovery knows whether this very change was applied. The token of a request with a key is the operation
+//! id of the key, so a repeated request finds its event, whatever happened to the order since: the event is the stored
+//! outcome of its key.
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use mw_codec::intents::status::{self as status_intent, StatusIntent};
 use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
 use mw_domain::{Order, OrderEvent, OrderId, OrderStatus, Timestamp};
+use mw_store::idempotency::StoredValue;
 use mw_store::orders::{SetStatus, check_version};
 use mw_store::{Done, Refusal, Result, StoreError};
 use scylla::value::MaybeUnset;
@@ -22,6 +25,7 @@ use crate::CassandraStore;
 use crate::driver::certainty::CasResult;
 use crate::driver::statements::Row;
 use crate::driver::time::to_cql;
+use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::recovery::timers::{Budget, TimerQueue, fire_partition};
 use crate::revision::{CasAttempt, CasFate, Revision, gave_up};
@@ -31,40 +35,83 @@ use crate::stock::ledger::Transition;
 /// CAS rounds that a status change may lose to other changes of the order.
 const ROUNDS: usize = 16;
 
+/// An order after a request to change its status.
+struct StatusChange {
+    order: Order,
+    /// An event of the order carries the token of the request. Otherwise the order had the status already.
+    has_event: bool,
+}
+
 impl CassandraStore {
     pub(super) async fn change_status(&self, command: SetStatus) -> Result<Done<Order>> {
-        let identity = command.identity.clone();
         let now = command.now;
-        // A crash after the claim of the key leaves a claim without an outcome: a second request makes the change, or
-        // finds it made.
-        self.idempotent(identity.as_ref(), Uuid::new_v4(), now, |_, is_retry| {
-            self.change_status_once(command, is_retry)
-        })
-        .await
+        let Some(identity) = command.identity.clone() else {
+            return Ok(Done::first(self.change_status_once(command, Uuid::new_v4(), false).await?.order));
+        };
+        let _lock = self.locks.idempotency_key(identity.key.as_str()).await;
+        let (op_id, is_retry) = match self.claims.claim(&self.cql, &identity, Uuid::new_v4(), now).await? {
+            Claim::Execute { op_id, is_retry } => (op_id, is_retry),
+            Claim::Replay(outcome) => {
+                let order = Order::from_outcome(*outcome).ok_or(Refusal::KeyReused)?;
+                return Ok(Done::replay(order));
+            }
+        };
+        // A crash from here on leaves a claim without an outcome: a second request makes the change, or finds its event.
+        match self.change_status_once(command, op_id, is_retry).await {
+            Ok(StatusChange { order, has_event }) => {
+                if !has_event {
+                    let outcome = order.to_outcome();
+                    let stored = self.claims.store_outcome(&self.cql, &identity, op_id, now, &outcome);
+                    stored.await.map_err(StoreError::after_first_effect)?;
+                }
+                Ok(Done { value: order, replayed: is_retry })
+            }
+            Err(StoreError::Refused(refusal)) => {
+                // A crash here leaves the claim of a refused change: the next request decides again under its id.
+                self.claims.release(&self.cql, &identity, op_id).await?;
+                Err(StoreError::Refused(refusal))
+            }
+            // Any other failure keeps the claim: the next request with the key goes on under the same id.
+            Err(error) => Err(error),
+        }
     }
 
-    /// Changes the status. A change that an earlier request with the same key may have made is not refused for the
-    /// version.
-    async fn change_status_once(&self, command: SetStatus, is_retry: bool) -> Result<Order> {
+    /// Changes the status, with `op_token` in the event. A change that an earlier request with the same key made is
+    /// found by the token, and is not refused for what happened since.
+    async fn change_status_once(
+        &self,
+        command: SetStatus,
+        op_token: Uuid,
+        is_retry: bool,
+    ) -> Result<StatusChange> {
         let id = command.order_id;
         let _lock = self.locks.partition(&("order", id)).await;
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let found = self.find_order(id).await?;
             let found =
                 found.filter(|(order, _)| command.of_user.as_ref().is_none_or(|user| *user == order.user_id));
             let (order, list_buckets) = found.ok_or(Refusal::OrderNotFound(id))?;
-            let is_made = is_retry && order.status == command.to;
-            if !is_made {
-                check_version(&order, command.expected_version)?;
+            // A round is also lost to a second request with the same key.
+            if is_retry || round > 0 {
+                let events = self.events_with_tokens(id).await?;
+                if let Some(event) = events.into_iter().find(|event| event.op_token == Some(op_token)) {
+                    let version = event.version();
+                    return Ok(StatusChange {
+                        order: order.as_of(version, &event.read(id)?),
+                        has_event: true,
+                    });
+                }
             }
+            check_version(&order, command.expected_version)?;
             let cause = match order.status.step(command.to)? {
-                Step::Stay => return Ok(order),
+                Step::Stay => return Ok(StatusChange { order, has_event: false }),
                 Step::Move => None,
                 Step::MoveUnits(cause) => Some(cause),
             };
-            let changed = self.attempt_status_change(&order, &list_buckets, &command, cause).await?;
-            if let Some(changed) = changed {
-                return Ok(changed);
+            let change = (op_token, cause);
+            let changed = self.attempt_status_change(&order, &list_buckets, &command, change).await?;
+            if let Some(order) = changed {
+                return Ok(StatusChange { order, has_event: true });
             }
         }
         Err(gave_up(ROUNDS, &format!("order {id}")))
@@ -76,17 +123,20 @@ impl CassandraStore {
         order: &Order,
         list_buckets: &ListBuckets,
         command: &SetStatus,
-        cause: Option<Cause>,
+        (op_token, cause): (Uuid, Option<Cause>),
     ) -> Result<Option<Order>> {
         let mut next = order.clone();
         let event = next.advance(command.to, command.note.clone(), command.now);
+        let order_id = order.order_id;
         let payload =
-            status_intent::encode(&StatusIntent { order_id: order.order_id, version: version(&next), cause });
-        let op_token = Uuid::new_v4();
-        let intent = self.intents.begin(&self.cql, Kind::Status, op_token, payload).await?;
+            status_intent::encode(&StatusIntent { order_id, version: version(&next), op_token, cause });
+        // Not the token: a later attempt of the request has an intent of its own, which must outlive this one.
+        let intent_id = Uuid::new_v4();
+        let intent = self.intents.begin(&self.cql, Kind::Status, intent_id, payload).await?;
         // A crash here leaves only the intent. Recovery finds no event with its token; when the write can no longer
         // arrive, recovery drops the intent.
-        match self.cas_status(order, &next, event, op_token).await {
+        let key = command.identity.as_ref().map(|identity| identity.key.as_str());
+        match self.cas_status(order, &next, event, (op_token, key)).await {
             Ok(true) => {}
             Ok(false) => {
                 self.complete_soon(intent);
@@ -123,7 +173,7 @@ impl CassandraStore {
         order: &Order,
         next: &Order,
         event: OrderEvent,
-        op_token: Uuid,
+        (op_token, key): (Uuid, Option<&str>),
     ) -> Result<bool> {
         let (time_bucket, id) = (time_bucket_of(order.order_id), order.order_id.uuid());
         let status: Row = Box::new((
@@ -143,6 +193,7 @@ impl CassandraStore {
             event.to.as_str(),
             event.note.map_or(MaybeUnset::Unset, MaybeUnset::Set),
             op_token,
+            key.map_or(MaybeUnset::Unset, |key| MaybeUnset::Set(key.to_owned())),
         ));
         let orders = &self.orders;
         let write = vec![(Arc::clone(&orders.set_status), status), (Arc::clone(&orders.insert_event), event)];
@@ -168,11 +219,19 @@ impl CassandraStore {
     /// The fate of a status change whose result was lost. The version of an order is its revision, and its events
     /// carry the tokens.
     async fn status_change_fate(&self, order_id: OrderId, attempt: CasAttempt) -> Result<CasFate> {
-        let key = (time_bucket_of(order_id), order_id.uuid(), EVENTS_MAX);
-        let rows: Vec<EventRow> = self.cql.rows(&self.orders.event_tokens, key).await?;
+        let rows = self.events_with_tokens(order_id).await?;
         let version = rows.iter().map(EventRow::number).max();
-        let op_tokens = rows.iter().filter_map(|row| row.op_token).collect();
+        // Another attempt of the same request has the same token at another version.
+        let next_version = attempt.expected.map(|expected| expected + 1);
+        let of_attempt = rows.iter().filter(|row| Some(row.number()) == next_version);
+        let op_tokens = of_attempt.filter_map(|row| row.op_token).collect();
         Ok(attempt.fate(&Revision::new(version, Some(op_tokens))))
+    }
+
+    /// The events of an order as the last conditional write left them, newest first.
+    async fn events_with_tokens(&self, order_id: OrderId) -> Result<Vec<EventRow>> {
+        let key = (time_bucket_of(order_id), order_id.uuid(), EVENTS_MAX);
+        self.cql.rows(&self.orders.event_tokens, key).await
     }
 
     /// Carries a status change to the units and to the lists.
@@ -194,12 +253,12 @@ impl CassandraStore {
 
     /// Finishes a status change that was made by a process that crashed or gave up, and only if it was this change. A
     /// crash of the recovering process leaves the intent; the next process starts again here.
-    pub(crate) async fn recover_status_change(&self, op_token: Uuid, payload: &[u8]) -> Result<()> {
-        let StatusIntent { order_id, version, cause } = status_intent::decode(payload)?;
+    pub(crate) async fn recover_status_change(&self, intent_id: Uuid, payload: &[u8]) -> Result<()> {
+        let StatusIntent { order_id, version, op_token, cause } = status_intent::decode(payload)?;
         let attempt = CasAttempt { expected: Some(version - 1), op_token };
         match self.status_change_fate(order_id, attempt).await? {
             CasFate::Applied => {}
-            CasFate::Pending | CasFate::Unknown => return self.intents.keep_while_in_flight(op_token),
+            CasFate::Pending | CasFate::Unknown => return self.intents.keep_while_in_flight(intent_id),
             CasFate::Superseded => return Ok(()),
         }
         // The order may have changed again since. Its newest version goes into the lists; the units move by the cause
@@ -236,7 +295,7 @@ impl CassandraStore {
             now,
             identity: None,
         };
-        match self.change_status_once(command, false).await {
+        match self.change_status_once(command, Uuid::new_v4(), false).await {
             Ok(_) => Ok(true),
             // The order was paid or cancelled at this moment.
             Err(StoreError::Refused(_)) => Ok(false),

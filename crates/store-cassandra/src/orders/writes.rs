@@ -3,7 +3,7 @@
 //! Every write is unconditional and has the order's version as its write timestamp, so it can be repeated and the
 //! newest version wins in any order of arrival. Only status changes are conditional (see `status.rs`).
 
-use mw_domain::buckets::{MonthBucket, shard};
+use mw_domain::buckets::{DaySlice, MonthBucket, shard};
 use mw_domain::{Order, OrderEvent, OrderStatus, Timestamp};
 use mw_store::Result;
 use scylla::SerializeRow;
@@ -11,6 +11,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::{CqlDate, CqlTimestamp, MaybeUnset};
 use uuid::Uuid;
 
+use super::lists::{DAY, slices_key};
 use super::rows::{ListBuckets, Placed, Snapshot, day_of, time_bucket_of, version};
 use crate::CassandraStore;
 use crate::driver::coalesce::writes::CoalescedWrites;
@@ -33,6 +34,7 @@ struct ZoneDayInsert {
 #[derive(Debug, SerializeRow)]
 struct DayInsert {
     day: CqlDate,
+    slice: String,
     shard: i32,
     created_at: CqlTimestamp,
     order_id: Vec<u8>,
@@ -42,9 +44,10 @@ struct DayInsert {
 }
 
 impl DayInsert {
-    fn new(order: &Order, shard: i32) -> Self {
+    fn new(order: &Order, slice: &str, shard: i32) -> Self {
         Self {
             day: day_of(order.created_at),
+            slice: slice.to_owned(),
             shard,
             created_at: to_cql(order.created_at),
             order_id: order.order_id.as_bytes().to_vec(),
@@ -52,17 +55,24 @@ impl DayInsert {
             written_at: version(order),
         }
     }
+
+    fn partition(&self) -> DayPartition {
+        (self.day.0, self.slice.clone(), self.shard)
+    }
 }
 
-/// The statements that write orders. Rows of one time bucket and of one day are coalesced; a user's rows are not,
+/// The partition of a list of days: the day, the slice and the shard.
+type DayPartition = (u32, String, i32);
+
+/// The statements that write orders. Rows of one time bucket and of one shard of a day are coalesced; a user's rows are not,
 /// since a user places few orders at once.
 #[derive(Debug)]
 pub(super) struct Writes {
     by_id: CoalescedWrites<i64, OrderInsert>,
     event: PreparedStatement,
     by_customer: PreparedStatement,
-    by_zone_day: CoalescedWrites<(String, u32, i32), ZoneDayInsert>,
-    by_day: CoalescedWrites<(u32, i32), DayInsert>,
+    by_zone_day: CoalescedWrites<(String, DayPartition), ZoneDayInsert>,
+    by_day: CoalescedWrites<DayPartition, DayInsert>,
 }
 
 impl Writes {
@@ -73,10 +83,10 @@ impl Writes {
              VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
         let by_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, snapshot) \
              VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_zone_day = "INSERT INTO {} (geo_zone, day, shard, created_at, order_id, snapshot) \
+        let by_zone_day = "INSERT INTO {} (geo_zone, day, slice, shard, created_at, order_id, snapshot) \
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
+        let by_day = "INSERT INTO {} (day, slice, shard, created_at, order_id, snapshot) \
              VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_day = "INSERT INTO {} (day, shard, created_at, order_id, snapshot) \
-             VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let prepare = |table, text| cql.prepare(table, Access::Write, text);
         Ok(Self {
             by_id: CoalescedWrites::new(prepare(Table::OrderById, by_id).await?),
@@ -93,14 +103,14 @@ impl CassandraStore {
     pub(super) fn list_buckets(&self, order: &Order) -> ListBuckets {
         let at = order.created_at;
         let plan = |table, key: &str| self.bucketing.at(table, key, at);
-        let shard_by = |table, key: &str| {
-            i32::try_from(shard(order.order_id, plan(table, key).buckets)).unwrap_or_default()
+        let slice_by = |table, key: &str| {
+            let DaySlice { name, shards, .. } = DaySlice::of(at, plan(table, key));
+            (name, i32::try_from(shard(order.order_id, shards)).unwrap_or_default())
         };
-        ListBuckets {
-            bucket: MonthBucket::of(at, plan(Table::OrdersByCustomer, order.user_id.as_str())).name,
-            zone_shard: shard_by(Table::OrdersByZoneDay, order.geo_zone.as_str()),
-            day_shard: shard_by(Table::OrdersByDay, ""),
-        }
+        let (zone_slice, zone_shard) = slice_by(Table::OrdersByZoneDay, order.geo_zone.as_str());
+        let (day_slice, day_shard) = slice_by(Table::OrdersByDay, "");
+        let bucket = MonthBucket::of(at, plan(Table::OrdersByCustomer, order.user_id.as_str())).name;
+        ListBuckets { bucket, zone_slice, zone_shard, day_slice, day_shard }
     }
 
     /// Writes a placed order into its lists, its timer and its own row; may be repeated. `now` is `None` in recovery,
@@ -111,6 +121,7 @@ impl CassandraStore {
         list_buckets: &ListBuckets,
         now: Option<Timestamp>,
     ) -> Result<()> {
+        self.announce_lists(order, list_buckets).await?;
         // Lists and timer come first, so that a reader who finds the order by its id finds it in the lists too. A
         // crash here leaves some of them: a list may show an order that has no row yet, and a timer may fire for
         // nothing. Recovery writes all of them again and then the row.
@@ -135,6 +146,34 @@ impl CassandraStore {
         self.orders.writes.by_id.write(&self.cql, time_bucket, row).await
     }
 
+    /// Lists the buckets of a new order, each once per process, before its rows are written.
+    async fn announce_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+        let (user, zone) = (order.user_id.as_str(), order.geo_zone.as_str());
+        let plan = self.bucketing.at(Table::OrdersByCustomer, user, order.created_at);
+        let month = MonthBucket::of(order.created_at, plan);
+        let ListBuckets { bucket, zone_slice, day_slice, .. } = list_buckets;
+        // A crash after any of them leaves a bucket without this order: readers find it empty or without the row.
+        tokio::try_join!(
+            self.bucketing.announce(&self.cql, Table::OrdersByCustomer, user, month.starts_at, bucket),
+            self.announce_slice(Table::OrdersByZoneDay, zone, zone_slice, order),
+            self.announce_slice(Table::OrdersByDay, "", day_slice, order),
+        )?;
+        Ok(())
+    }
+
+    /// Lists the day of an order, and its slice among those of the day.
+    async fn announce_slice(&self, table: Table, key: &str, slice: &str, order: &Order) -> Result<()> {
+        let plan = self.bucketing.at(table, key, order.created_at);
+        let starts_at = DaySlice::of(order.created_at, plan).starts_at;
+        let day = order.created_at.date();
+        let of_day = slices_key(key, day);
+        tokio::try_join!(
+            self.bucketing.announce(&self.cql, table, key, day.midnight(), DAY),
+            self.bucketing.announce(&self.cql, table, &of_day, starts_at, slice),
+        )?;
+        Ok(())
+    }
+
     /// Brings an order's rows in the lists up to its version. A crash leaves some lists behind: the intent of the
     /// placement or of the status change is still there, and recovery writes all of them again.
     pub(super) async fn write_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
@@ -147,16 +186,8 @@ impl CassandraStore {
     }
 
     async fn write_by_customer(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
-        let plan = self.bucketing.at(Table::OrdersByCustomer, order.user_id.as_str(), order.created_at);
-        let month = MonthBucket::of(order.created_at, plan);
-        let key = order.user_id.as_str();
-        // A crash after the announcement leaves a bucket without this order: readers find it empty or without the
-        // row.
-        self.bucketing
-            .announce(&self.cql, Table::OrdersByCustomer, key, month.starts_at, &list_buckets.bucket)
-            .await?;
         let row = (
-            key,
+            order.user_id.as_str(),
             list_buckets.bucket.as_str(),
             to_cql(order.created_at),
             &order.order_id.as_bytes()[..],
@@ -166,25 +197,17 @@ impl CassandraStore {
         self.cql.write(&self.orders.writes.by_customer, row).await
     }
 
-    async fn announce_day(&self, table: Table, key: &str, order: &Order) -> Result<()> {
-        let buckets = self.bucketing.at(table, key, order.created_at).buckets;
-        let midnight = order.created_at.date().midnight();
-        self.bucketing.announce(&self.cql, table, key, midnight, &format!("{buckets:02}")).await
-    }
-
     async fn write_by_zone_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
-        let zone = order.geo_zone.as_str();
-        self.announce_day(Table::OrdersByZoneDay, zone, order).await?;
-        let of_day = DayInsert::new(order, list_buckets.zone_shard);
-        let partition = (zone.to_owned(), of_day.day.0, of_day.shard);
-        let row = ZoneDayInsert { geo_zone: zone.to_owned(), of_day };
+        let geo_zone = order.geo_zone.as_str().to_owned();
+        let of_day = DayInsert::new(order, &list_buckets.zone_slice, list_buckets.zone_shard);
+        let partition = (geo_zone.clone(), of_day.partition());
+        let row = ZoneDayInsert { geo_zone, of_day };
         self.orders.writes.by_zone_day.write(&self.cql, partition, row).await
     }
 
     async fn write_by_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
-        self.announce_day(Table::OrdersByDay, "", order).await?;
-        let row = DayInsert::new(order, list_buckets.day_shard);
-        self.orders.writes.by_day.write(&self.cql, (row.day.0, row.shard), row).await
+        let row = DayInsert::new(order, &list_buckets.day_slice, list_buckets.day_shard);
+        self.orders.writes.by_day.write(&self.cql, row.partition(), row).await
     }
 
     /// Imports an order of another store with its events, oldest first. Every step can be repeated; a crash leaves a
@@ -206,6 +229,7 @@ impl CassandraStore {
             );
             self.cql.write(&self.orders.writes.event, row).await?;
         }
+        self.announce_lists(order, &list_buckets).await?;
         self.write_lists(order, &list_buckets).await?;
         if order.status == OrderStatus::Created {
             self.add_payment_timer(order, None).await?;

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use mw_codec::idempotency::{decode_outcome, encode_outcome};
-use mw_domain::Timestamp;
 use mw_domain::limits::IDEMPOTENCY_HOURS;
+use mw_domain::{IdempotencyKey, Timestamp};
 use mw_store::idempotency::{Outcome, StoredOutcome, StoredValue};
-use mw_store::{Done, Refusal, RequestIdentity, Result, StoreError};
+use mw_store::{Done, Fingerprint, Refusal, RequestIdentity, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 use sha2::{Digest, Sha256};
@@ -226,8 +226,26 @@ impl Claims {
         stored.filter(|stored| !stored.is_expired(now)).map(|stored| stored.into_claim(identity)).transpose()
     }
 
+    /// The request of an operation that holds its key without a stored outcome.
+    pub(crate) async fn undecided(
+        &self,
+        cql: &Cql,
+        key: &str,
+        op_id: Uuid,
+    ) -> Result<Option<RequestIdentity>> {
+        let stored = self.read(cql, key).await?;
+        let Some(stored) = stored.filter(|stored| stored.op_id == op_id && stored.outcome.is_none()) else {
+            return Ok(None);
+        };
+        let corrupt =
+            || StoreError::Corrupt(format!("read idempotency key {key:?}: invalid key or fingerprint"));
+        let fingerprint = stored.fingerprint.try_into().map(Fingerprint).map_err(|_| corrupt())?;
+        let key = IdempotencyKey::restore(key).map_err(|_| corrupt())?;
+        Ok(Some(RequestIdentity { key, fingerprint, keep_until: stored.keep_until }))
+    }
+
     /// Stores the outcome of an operation that is done.
-    async fn store_outcome(
+    pub(crate) async fn store_outcome(
         &self,
         cql: &Arc<Cql>,
         identity: &RequestIdentity,

@@ -3,6 +3,7 @@
 //! A row has two cells. `hold` is written once, `status` once when the reservation ends; fixed write timestamps make
 //! repeating either write harmless.
 
+use mw_domain::lanes::time_bucket;
 use mw_domain::{Demand, GeoZone, ProductId, Reservation, ReservationId, ReservationStatus, Timestamp};
 use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
@@ -17,6 +18,8 @@ use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql, ttl_seconds};
 use crate::schema::tables::Table;
 
+/// A time bucket is 2^8 = 256 ms of the ids of one process: a few thousand reservations in a flash sale.
+const SLOT_BITS: u32 = 8;
 /// Reservations of a time bucket read at a time.
 const BUCKET_PAGE: i32 = 500;
 
@@ -70,12 +73,10 @@ impl Statements {
     }
 }
 
-/// The partition of a reservation, taken from its id: the second of the version 7 UUID and two random bits. So
-/// reservations of one second share four partitions, and a process coalesces their writes.
+/// The partition of a reservation, taken from its id: reservations of one process and slot share one, and the process
+/// coalesces their writes.
 pub(super) fn time_bucket_of(id: ReservationId) -> i64 {
-    let bits = id.uuid().as_u128();
-    let second = i64::try_from(bits >> 90).unwrap_or_default();
-    second << 2 | i64::try_from(bits & 0b11).unwrap_or_default()
+    time_bucket(id.uuid(), SLOT_BITS)
 }
 
 /// The value of the column `status`.

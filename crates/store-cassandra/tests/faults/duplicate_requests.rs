@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mw_domain::{ReservationId, SessionId};
+use mw_domain::{OrderId, OrderStatus, ReservationId, SessionId};
+use mw_store::orders::SetStatus;
 use mw_store::sessions::CreateSession;
 use mw_store::stock::Reserve;
 use mw_store::{Orders, Refusal, Sessions, Stock};
@@ -77,6 +78,35 @@ async fn a_repeated_order_on_another_process_holds_its_units_once() {
     let third = lease.open().await;
     third.place_order(command).await.unwrap();
     assert_eq!(audited_level(&third).await, (10, 2));
+}
+
+fn status(order_id: OrderId, to: OrderStatus, key: Option<&str>) -> SetStatus {
+    let identity = key.map(|key| identity(key, key, NOW));
+    SetStatus { order_id, of_user: None, to, note: None, expected_version: Some(1), now: NOW, identity }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_payment_with_a_lost_outcome_is_replayed_after_a_later_step() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let (first, second) = (lease.open().await, lease.open().await);
+    let session = connect(lease.options()).await.unwrap();
+    import_stock(&first, "hit", 10).await;
+    let order_id = first.place_order(order("u", &["hit"])).await.unwrap().value.order_id;
+    let paid = first.set_status(status(order_id, OrderStatus::Paid, Some("pay"))).await.unwrap().value;
+    delete_outcome(&session, lease.options(), "pay").await;
+    let ship = SetStatus { expected_version: Some(2), ..status(order_id, OrderStatus::Shipped, None) };
+    let shipped = second.set_status(ship).await.unwrap().value;
+
+    let again = second.set_status(status(order_id, OrderStatus::Paid, Some("pay"))).await.unwrap();
+    assert_eq!((again.value, again.replayed), (paid.clone(), true));
+    // The outcome is stored now.
+    let again = first.set_status(status(order_id, OrderStatus::Paid, Some("pay"))).await.unwrap();
+    assert_eq!((again.value, again.replayed), (paid, true));
+    assert_eq!(first.order(order_id).await.unwrap(), Some(shipped));
+    let other = first.set_status(status(order_id, OrderStatus::Cancelled, Some("cancel"))).await.unwrap_err();
+    assert!(matches!(other.refusal(), Some(Refusal::OrderVersion { .. })), "{other:?}");
+    assert_eq!(audited_level(&second).await, (9, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

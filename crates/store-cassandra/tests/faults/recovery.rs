@@ -381,7 +381,8 @@ async fn a_status_step_that_lost_its_cas_is_not_completed_by_recovery() {
     assert_eq!(stock_level(&store, "hit").await.unwrap(), (9, 0));
 
     // The dead process was cancelling the paid order and lost to the other step. Beside it is an intent that cannot be decoded.
-    let returning = StatusIntent { order_id, version: 3, cause: Some(Cause::Return) };
+    let returning =
+        StatusIntent { order_id, version: 3, op_token: Uuid::new_v4(), cause: Some(Cause::Return) };
     let damaged = Uuid::new_v4();
     let process = shop
         .abandon_intent(&[

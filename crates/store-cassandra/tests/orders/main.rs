@@ -145,3 +145,55 @@ async fn orders_of_a_user_are_listed_across_a_change_of_plan() {
         }
     }
 }
+
+/// An order every 50 minutes, and every third one at the same millisecond as the one before.
+fn order_of_days(number: i64) -> Order {
+    let at = time("2023-05-01").plus_seconds((number - i64::from(number % 3 == 2)) * 50 * 60);
+    Order { created_at: at, updated_at: at, pay_by: at.plus_seconds(1_800), ..order(number) }
+}
+
+async fn listed(store: &CassandraStore, of_zone: bool, period: Period, limit: usize) -> Vec<OrderId> {
+    let zone = of_zone.then(|| zone("msk"));
+    let mut found = Vec::new();
+    let mut request = PageRequest::first(limit);
+    loop {
+        let page = store.orders(zone.as_ref(), period, request.clone()).await.unwrap();
+        found.extend(page.items.iter().map(|order| order.order_id));
+        if page.next.is_none() {
+            return found;
+        }
+        request.after = page.next;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_of_a_day_are_listed_across_a_change_of_plan() {
+    let (store, lease) = fresh().await;
+    // Quarters of an hour, then halves of a day, then a few shards of a whole day, then the same again.
+    let now = time("2023-04-01");
+    for (starts_at, buckets) in
+        [("2023-05-01T08:20:00Z", 64), ("2023-05-01T20:00:00Z", 5), ("2023-05-02T06:00:00Z", 5)]
+    {
+        for (table, key) in [(Table::OrdersByDay, ""), (Table::OrdersByZoneDay, "msk")] {
+            let plan = Plan { starts_at: time(starts_at), buckets };
+            store.set_plan(table, key, plan, now).await.unwrap();
+        }
+    }
+    let mut orders: Vec<Order> = (0..45).map(order_of_days).collect();
+    import_orders(&store, &orders).await;
+    orders.sort_by_key(|order| std::cmp::Reverse((order.created_at, order.order_id)));
+    let period = Period { from: time("2023-05-01T01:00:00Z"), to: time("2023-05-02T10:00:00Z") };
+    let is_within = |order: &&Order| order.created_at >= period.from && order.created_at < period.to;
+    let expected: Vec<OrderId> = orders.iter().filter(is_within).map(|order| order.order_id).collect();
+    assert!(expected.len() > 35 && expected.len() < 45);
+
+    // The second process reads the plans when it starts.
+    for store in [store, lease.open().await] {
+        for (of_zone, limit) in [(true, 100), (false, 100), (false, 7)] {
+            let found = listed(&store, of_zone, period, limit).await;
+            assert_eq!(found, expected, "zone {of_zone}, {limit} a page");
+        }
+        let sales = store.sales(None, period).await.unwrap();
+        assert_eq!(sales.iter().map(|day| day.orders).sum::<u64>(), expected.len() as u64);
+    }
+}

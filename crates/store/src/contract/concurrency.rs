@@ -173,6 +173,32 @@ pub(super) async fn of_two_checkouts_one_wins(fixture: Fixture) {
     fixture.audit_closes().await;
 }
 
+pub(super) async fn of_two_checkouts_of_the_last_units_one_wins(fixture: Fixture) {
+    let fixture = Arc::new(fixture);
+    for round in 0..5 {
+        let (own, lines) = (format!("u{round}"), [format!("a{round}"), format!("b{round}")]);
+        for line in &lines {
+            fixture.stocked(line, 2).await;
+            fixture.set(&user(&own), line, 2, at(0)).await;
+        }
+        let results = concurrently(&fixture, 4, |fixture, number| {
+            let key = Some(identity(&format!("{own}-{number}"), 1, at(1)));
+            let command = PlaceOrder { identity: key, ..fixture.ordering(&own, whole_cart(), at(1)) };
+            async move { fixture.store.place_order(command).await }
+        })
+        .await;
+        let (won, lost): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1, "{lost:?}");
+        for result in lost {
+            assert_eq!(refusal(result), Refusal::CartEmpty, "the units are held for the same cart");
+        }
+        for line in &lines {
+            assert_eq!(fixture.level(line, "north", at(2)).await, (2, 2));
+        }
+    }
+    fixture.audit_closes().await;
+}
+
 /// Reads a stock level repeatedly; every read must keep the invariant.
 struct Watcher {
     stop: Arc<AtomicBool>,

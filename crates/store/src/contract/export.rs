@@ -5,12 +5,12 @@ use mw_domain::{Level, MergeMode, Movement, OrderStatus, Period, Product, Sessio
 use uuid::Uuid;
 
 use super::fixtures::{
-    DAY, Fixture, HOLD, LIFETIME, PAYMENT_WINDOW, abandoning, at, category, demands, guest, identity,
+    DAY, Fixture, HOLD, LIFETIME, PAYMENT_WINDOW, abandoning, at, category, demands, guest, identity, moving,
     priced_product, product_id, session_id, user, user_id, walk, walk_every_way, zone,
 };
 use super::random;
 use crate::export::{Checkpoint, Record};
-use crate::orders::{Basket, PlaceOrder};
+use crate::orders::{Basket, PlaceOrder, SetStatus};
 use crate::products::CategoryQuery;
 use crate::sessions::CreateSession;
 use crate::{Freshness, PageRequest};
@@ -29,7 +29,11 @@ async fn fill(fixture: &Fixture) {
     fixture.set(&guest("t"), "a", 1, at(5)).await;
     fixture.store.abandon(abandoning(&guest("t"), at(6))).await.unwrap();
     let paid = fixture.order("v", &[("a", 5)], at(7)).await.unwrap();
-    fixture.status(paid.order_id, OrderStatus::Paid, at(8)).await.unwrap();
+    let pay = SetStatus {
+        identity: Some(identity("m", 1, at(8))),
+        ..moving(paid.order_id, OrderStatus::Paid, at(8))
+    };
+    fixture.store.set_status(pay).await.unwrap();
     let keyed = PlaceOrder {
         identity: Some(identity("k", 1, at(9))),
         ..fixture.ordering("v", Basket::Lines(demands(&[("b", 3)])), at(9))
@@ -106,7 +110,7 @@ pub(super) async fn an_export_has_every_kind_of_record(fixture: Fixture) {
     assert_eq!(count(|record| matches!(record, Record::Session(_))), 1);
     assert_eq!(count(|record| matches!(record, Record::Reservation(_))), 2);
     assert_eq!(count(|record| matches!(record, Record::Order { .. })), 3);
-    assert_eq!(count(|record| matches!(record, Record::StoredOutcome(_))), 2);
+    assert_eq!(count(|record| matches!(record, Record::StoredOutcome(_))), 3);
     let whole = fixture.store.export().await.unwrap();
     assert!(whole.estimate() > 0);
     walk_every_way(async |request| whole.page(request).await).await;
