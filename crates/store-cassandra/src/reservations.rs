@@ -65,9 +65,13 @@ impl CassandraStore {
     /// process takes it up within a second.
     fn end_intent<T>(&self, intent: Intent, result: Result<T>) -> Result<T> {
         match &result {
-            Ok(_) | Err(StoreError::Refused(_) | StoreError::Unavailable(_) | StoreError::Overloaded) => {
-                self.complete_soon(intent);
-            }
+            Ok(_)
+            | Err(
+                StoreError::Refused(_)
+                | StoreError::Unavailable(_)
+                | StoreError::NotServing(_)
+                | StoreError::Overloaded,
+            ) => self.complete_soon(intent),
             Err(StoreError::Ambiguous(_) | StoreError::Corrupt(_)) => self.intents.abandon(intent),
         }
         result

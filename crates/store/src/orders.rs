@@ -137,7 +137,7 @@ impl SalesReport {
     /// Adds the sums of another report.
     pub fn merge(&mut self, other: Self) {
         for (key, sums) in other.0 {
-            self.0.entry(key).or_default().merge(sums);
+            self.0.entry(key).or_default().add_all(sums);
         }
     }
 

@@ -22,9 +22,9 @@ use crate::carts::CloseResult;
 use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::stock::CONCURRENT_LINES;
-use crate::stock::decision::{Decision, StockKey};
-use crate::stock::holds::{HoldOwner, LineHold};
-use crate::stock::ledger::{LedgerState, Transition};
+use crate::stock::decision::StockKey;
+use crate::stock::holds::HoldOwner;
+use crate::stock::ledger::Transition;
 
 /// Attempts of one request, each under a new order id: the cart changed, or another request released the key.
 const ATTEMPTS: usize = 4;

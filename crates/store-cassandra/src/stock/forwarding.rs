@@ -233,7 +233,7 @@ impl Forwarding {
 const fn is_forwardable(command: &StockCommand) -> bool {
     matches!(
         command,
-        StockCommand::Hold { .. } | StockCommand::Advance { .. } | StockCommand::RaiseEarliestHoldEnd { .. }
+        StockCommand::Hold { .. } | StockCommand::Advance { .. } | StockCommand::RaiseEarliestHoldEnd
     )
 }
 

@@ -189,7 +189,7 @@ impl Exchange {
             StockCommand::Advance { until, op_id, quantity, transition } => {
                 Some(Action::Advance { until, op_id, quantity, transition })
             }
-            StockCommand::RaiseEarliestHoldEnd { to, rev } => Some(Action::RaiseEarliestHoldEnd { to, rev }),
+            StockCommand::RaiseEarliestHoldEnd => Some(Action::RaiseEarliestHoldEnd),
             _ => None,
         }
     }

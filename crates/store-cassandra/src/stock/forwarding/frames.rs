@@ -83,10 +83,7 @@ pub(super) enum Action {
         quantity: u32,
         transition: Transition,
     },
-    RaiseEarliestHoldEnd {
-        to: Option<Timestamp>,
-        rev: i64,
-    },
+    RaiseEarliestHoldEnd,
 }
 
 /// What became of a forwarded command. The partition is that of the command.
@@ -209,11 +206,7 @@ impl ForwardedCommand {
                 writer.unsigned(u64::from(*quantity));
                 writer.byte(transition_byte(*transition));
             }
-            Action::RaiseEarliestHoldEnd { to, rev } => {
-                writer.byte(2);
-                writer.optional(to.as_ref(), |writer, to| writer.time(*to));
-                writer.signed(*rev);
-            }
+            Action::RaiseEarliestHoldEnd => writer.byte(2),
         }
     }
 
@@ -238,9 +231,7 @@ impl ForwardedCommand {
                     quantity: reader.small()?,
                     transition: read_transition(reader)?,
                 },
-                2 => {
-                    Action::RaiseEarliestHoldEnd { to: reader.optional(Reader::time)?, rev: reader.signed()? }
-                }
+                2 => Action::RaiseEarliestHoldEnd,
                 _ => return Err(reader.damaged()),
             },
         })

@@ -185,7 +185,7 @@ impl Service {
             Action::Advance { until, op_id, quantity, transition } => {
                 StockCommand::Advance { until, op_id, quantity, transition }
             }
-            Action::RaiseEarliestHoldEnd { to, rev } => StockCommand::RaiseEarliestHoldEnd { to, rev },
+            Action::RaiseEarliestHoldEnd => StockCommand::RaiseEarliestHoldEnd,
         }
     }
 }

@@ -29,8 +29,7 @@ fn commands() -> Vec<ForwardedCommand> {
     let mut actions = vec![
         Action::Hold { until, op_id, quantity, started_after: Some(1_234_567) },
         Action::Hold { until: END_OF_TIME, op_id, quantity: u32::MAX, started_after: None },
-        Action::RaiseEarliestHoldEnd { to: Some(at(7)), rev: 12 },
-        Action::RaiseEarliestHoldEnd { to: None, rev: -1 },
+        Action::RaiseEarliestHoldEnd,
     ];
     actions.extend(TRANSITIONS.map(|transition| Action::Advance { until, op_id, quantity, transition }));
     (300..).zip(actions).map(|(id, action)| command(id, action)).collect()
@@ -146,7 +145,7 @@ async fn a_frame_longer_than_the_bound_is_refused_before_it_is_read() {
 
 #[test]
 fn a_decision_crosses_the_wire_unchanged() {
-    let stock_key = command(1, Action::RaiseEarliestHoldEnd { to: None, rev: 0 }).stock_key;
+    let stock_key = command(1, Action::RaiseEarliestHoldEnd).stock_key;
     for outcome in outcomes() {
         assert_eq!(Outcome::of(outcome.clone().decision(&stock_key)), outcome);
     }
