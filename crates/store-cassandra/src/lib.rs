@@ -91,7 +91,7 @@ impl CassandraStore {
             tracer,
         );
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, product_cache)).await?);
+        let store = Arc::new(Box::pin(Self::prepare(cql, product_cache, options.ready_share)).await?);
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
         Ok(store)
@@ -104,7 +104,12 @@ impl CassandraStore {
         }
     }
 
-    async fn prepare(cql: Cql, product_cache: ProductCache) -> Result<Self> {
+    /// How many rows the background work of this process could not read and skipped.
+    pub fn unreadable_rows(&self) -> u64 {
+        self.intents.unreadable().count()
+    }
+
+    async fn prepare(cql: Cql, product_cache: ProductCache, ready_share: f64) -> Result<Self> {
         let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
             product_cache,
@@ -115,9 +120,10 @@ impl CassandraStore {
             products: products::Statements::prepare(&cql).await?,
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
-            readiness: ReadinessProbe::prepare(&cql).await?,
+            readiness: ReadinessProbe::prepare(&cql, ready_share).await?,
             keepers: Keepers::prepare(&cql).await?,
-            timers: Timers::prepare(&cql, Arc::clone(intents.ownership())).await?,
+            timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))
+                .await?,
             bucketing: Bucketing::prepare(&cql).await?,
             offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,

@@ -151,7 +151,7 @@ impl Drop for EmbeddedStore {
 
 #[async_trait]
 impl Maintenance for EmbeddedStore {
-    async fn ready(&self) -> Result<()> {
+    async fn ready(&self) -> Result<mw_store::Readiness> {
         if let Some(cause) = self.status.failure() {
             return Err(StoreError::Unavailable(cause));
         }
@@ -161,6 +161,7 @@ impl Maintenance for EmbeddedStore {
         }
         FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
             .check()
+            .map(|()| mw_store::Readiness::default())
             .map_err(StoreError::Unavailable)
     }
 

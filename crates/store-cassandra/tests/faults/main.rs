@@ -9,3 +9,4 @@ mod duplicate_requests;
 mod fixtures;
 mod lost_nodes;
 mod recovery;
+mod timers;
