@@ -71,7 +71,7 @@ impl Shop {
     }
 
     /// Whether storage can serve reads and writes now; the error says what is wrong.
-    pub async fn ready(&self) -> Result<()> {
+    pub async fn ready(&self) -> Result<mw_store::Readiness> {
         self.store.ready().await
     }
 

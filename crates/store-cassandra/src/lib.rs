@@ -105,7 +105,8 @@ impl CassandraStore {
         .with_faults(Faults::new(options.faults.clone()));
         let selling = SellingGuard::start(&cql, &options).await?;
         // Boxed, since it holds a future for every statement.
-        let store = Arc::new(Box::pin(Self::prepare(cql, (clock, selling), product_cache)).await?);
+        let guards = (clock, selling);
+        let store = Arc::new(Box::pin(Self::prepare(cql, guards, product_cache, options.ready_share)).await?);
         store.start_forwarding(options.internal, &options.local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
@@ -124,10 +125,16 @@ impl CassandraStore {
         self.keepers.forwarding().close().await;
     }
 
+    /// How many rows the background work of this process could not read and skipped.
+    pub fn unreadable_rows(&self) -> u64 {
+        self.intents.unreadable().count()
+    }
+
     async fn prepare(
         cql: Cql,
         (clock, selling): (ClockGuard, SellingGuard),
         product_cache: ProductCache,
+        ready_share: f64,
     ) -> Result<Self> {
         let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
@@ -141,10 +148,11 @@ impl CassandraStore {
             products: products::Statements::prepare(&cql).await?,
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
-            readiness: ReadinessProbe::prepare(&cql).await?,
+            readiness: ReadinessProbe::prepare(&cql, ready_share).await?,
             completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
-            timers: Timers::prepare(&cql, Arc::clone(intents.ownership())).await?,
+            timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))
+                .await?,
             bucketing: Bucketing::prepare(&cql).await?,
             offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,

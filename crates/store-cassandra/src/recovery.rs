@@ -1,7 +1,8 @@
 //! Recovery: what runs beside the requests of every process. It writes the heartbeat, finishes the orphaned intents of failed
 //! processes and the abandoned intents of this one, and reloads the bucket plans.
 //!
-//! Several processes may recover the same intent: every step can be taken twice and counts once.
+//! Several processes may recover the same intent: every step can be taken twice and counts once. A row that cannot be read is
+//! skipped and reported once.
 
 pub(crate) mod completed;
 pub(crate) mod heartbeat;
@@ -9,6 +10,7 @@ pub(crate) mod idempotency;
 pub(crate) mod intents;
 pub(crate) mod ownership;
 pub(crate) mod timers;
+pub(crate) mod unreadable;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,6 +32,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PLANS_INTERVAL: Duration = Duration::from_secs(10);
 /// Intents that are finished at the same time.
 const CONCURRENT_INTENTS: usize = 32;
+/// Buckets of a failed process that are read at the same time.
+const CONCURRENT_BUCKETS: usize = 4;
 
 /// Runs until the store is dropped. Heartbeats do not wait for the other work: a process with much to finish would seem to
 /// have failed.
@@ -90,10 +94,11 @@ impl CassandraStore {
         }));
     }
 
-    /// Finishes the intents of failed processes.
+    /// Finishes the intents of failed processes. The buckets of their intents are divided among the living processes.
     async fn recover_orphaned(&self) -> Result<()> {
         let peers = self.intents.peers(&self.cql).await?;
         self.keepers.forwarding().update(&peers.alive);
+        self.intents.retain_recovered(&peers.failed);
         let mut first_error = Ok(());
         for failed in peers.failed {
             // A process that cannot be recovered does not keep the others from being recovered.
@@ -102,40 +107,74 @@ impl CassandraStore {
         first_error
     }
 
-    /// Finishes the intents of a failed process, and deregisters it when it has none.
+    /// Finishes the intents of a failed process in the buckets that are this process' turn, and deregisters it when it has
+    /// had none for long.
     async fn recover_process(&self, failed: &Peer) -> Result<()> {
-        let mut first_error = Ok(());
-        for time_bucket in failed.time_buckets() {
-            first_error = first_error.and(self.recover_bucket(failed, time_bucket).await);
+        let is_turn = |time_bucket: &i64| self.intents.is_turn(failed, *time_bucket);
+        let turns: Vec<i64> = failed.time_buckets().filter(is_turn).collect();
+        let skipped = self.recover_buckets(failed, &turns).await?;
+        if skipped > 0 || !self.intents.may_forget(failed) {
+            return Ok(());
         }
-        first_error?;
+        let all: Vec<i64> = failed.time_buckets().collect();
+        if self.recover_buckets(failed, &all).await? > 0 {
+            return Ok(());
+        }
         // A crash here leaves the row of a failed process without intents: the next process finds none and removes the row.
         self.intents.deregister_failed(&self.cql, failed).await
     }
 
-    /// Finishes what can be finished; the error is the first one of the rest.
-    async fn recover_bucket(&self, failed: &Peer, time_bucket: i64) -> Result<()> {
-        let mut first_error = Ok(());
+    /// Finishes what can be finished in some buckets; returns how many intents were skipped, or the first error of the rest.
+    async fn recover_buckets(&self, failed: &Peer, time_buckets: &[i64]) -> Result<usize> {
+        let recoveries: Vec<_> =
+            time_buckets.iter().map(|bucket| Box::pin(self.recover_bucket(failed, *bucket))).collect();
+        let mut recoveries = stream::iter(recoveries).buffer_unordered(CONCURRENT_BUCKETS);
+        let (mut skipped, mut first_error) = (0, Ok(()));
+        while let Some(recovered) = recoveries.next().await {
+            match recovered {
+                Ok(count) => skipped += count,
+                Err(error) => first_error = first_error.and(Err(error)),
+            }
+        }
+        first_error.map(|()| skipped)
+    }
+
+    /// Finishes what can be finished; returns how many intents were skipped, or the first error of the rest.
+    async fn recover_bucket(&self, failed: &Peer, time_bucket: i64) -> Result<usize> {
+        let (mut skipped, mut first_error) = (0, Ok(()));
         let mut from = PagingState::start();
         loop {
-            let (intents, next) = self.intents.orphaned(&self.cql, failed, time_bucket, from).await?;
+            let page = self.intents.orphaned(&self.cql, failed, time_bucket, from).await?;
+            skipped += page.skipped;
             let recoveries: Vec<_> =
-                intents.iter().map(|intent| Box::pin(self.finish_orphaned(failed, intent))).collect();
+                page.intents.iter().map(|intent| Box::pin(self.finish_orphaned(failed, intent))).collect();
             let mut recoveries = stream::iter(recoveries).buffer_unordered(CONCURRENT_INTENTS);
             while let Some(recovered) = recoveries.next().await {
-                first_error = first_error.and(recovered);
+                match recovered {
+                    Ok(is_finished) => skipped += usize::from(!is_finished),
+                    Err(error) => first_error = first_error.and(Err(error)),
+                }
             }
-            let Some(next) = next else { return first_error };
-            from = next;
+            match page.next {
+                Some(next) => from = next,
+                None => break,
+            }
         }
+        first_error?;
+        self.intents.recovered(failed, time_bucket);
+        Ok(skipped)
     }
 
     /// Finishes one intent and removes it, also where others of its bucket cannot be finished: finished again much later, it
-    /// would no longer find what it did before.
-    async fn finish_orphaned(&self, failed: &Peer, intent: &Intent) -> Result<()> {
-        self.finish(intent).await?;
+    /// would no longer find what it did before. `false` for an intent that cannot be read: its row stays.
+    async fn finish_orphaned(&self, failed: &Peer, intent: &Intent) -> Result<bool> {
+        let row = format!("intent {}", intent.op_id);
+        if self.intents.unreadable().skip(&row, self.finish(intent).await)?.is_none() {
+            return Ok(false);
+        }
         // A crash here leaves the intent of a finished operation: the next process finishes it again, without effect.
-        self.intents.complete_orphaned(&self.cql, failed, intent).await
+        self.intents.complete_orphaned(&self.cql, failed, intent).await?;
+        Ok(true)
     }
 
     /// Retries the intents whose work failed in this process.
@@ -152,6 +191,9 @@ impl CassandraStore {
         match finished {
             Ok(()) => self.intents.complete(&self.cql, intent).await,
             Err(error) => {
+                if let StoreError::Corrupt(cause) = &error {
+                    self.intents.unreadable().report(&format!("intent {}", intent.op_id), cause);
+                }
                 tracing::debug!(%error, kind = ?intent.kind, op_id = %intent.op_id, "retry an abandoned intent");
                 self.intents.abandon(intent);
             }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use mw_domain::Timestamp;
-use mw_store::{Maintenance, Result, StoreError};
+use mw_store::{Maintenance, Readiness, Result, StoreError};
 
 use crate::compaction::{GRACE_MS, is_expired};
 use crate::keys::{self, Key};
@@ -58,7 +58,7 @@ struct Plan {
 
 #[async_trait]
 impl Maintenance for EmbeddedStore {
-    async fn ready(&self) -> Result<()> {
+    async fn ready(&self) -> Result<Readiness> {
         if let Some(cause) = self.status.failure() {
             return Err(StoreError::Unavailable(cause));
         }
@@ -68,6 +68,7 @@ impl Maintenance for EmbeddedStore {
         }
         FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
             .check()
+            .map(|()| Readiness::default())
             .map_err(StoreError::Unavailable)
     }
 

@@ -296,7 +296,7 @@ macro_rules! delegate_store {
 
             #[$crate::delegation::async_trait]
             impl Maintenance for $store {
-                async fn ready(&self) -> Result<()> {
+                async fn ready(&self) -> Result<$crate::Readiness> {
                     $call!(self, Maintenance Read, ready())
                 }
 

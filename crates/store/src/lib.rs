@@ -41,11 +41,20 @@ pub enum Freshness {
     Latest,
 }
 
+/// What a store that is ready cannot serve.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readiness {
+    /// The share of the keys that can be neither read nor written now, 0 to 1.
+    pub lost_share: f64,
+    /// Why, where it is not 0.
+    pub reason: Option<String>,
+}
+
 /// Maintenance and readiness of an engine.
 #[async_trait::async_trait]
 pub trait Maintenance: Send + Sync {
-    /// Whether storage can serve reads and writes now; the error names the cause.
-    async fn ready(&self) -> Result<()>;
+    /// Whether storage can serve enough reads and writes now, and what it cannot serve; the error names the cause.
+    async fn ready(&self) -> Result<Readiness>;
 
     /// Removes up to `limit` expired rows; returns how many. Reads never show an expired row, purged or not.
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;

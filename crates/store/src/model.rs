@@ -72,8 +72,8 @@ impl Model {
 
 #[async_trait::async_trait]
 impl Maintenance for Model {
-    async fn ready(&self) -> Result<()> {
-        Ok(())
+    async fn ready(&self) -> Result<crate::Readiness> {
+        Ok(crate::Readiness::default())
     }
 
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Uri};
+use mw_store::Readiness;
 
 use crate::app::App;
 use crate::error::{Code, Problem};
@@ -17,8 +18,31 @@ use crate::store_error;
 #[schema(as = Status)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct StatusView {
-    /// `ok` or `ready`.
+    /// `ok`.
     status: String,
+}
+
+/// The response of the readiness probe.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(as = Readiness)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct ReadinessView {
+    /// `ready`, or `degraded` while part of the keys cannot be served.
+    status: String,
+    /// The share of the keys that cannot be read and written now, 0 to 1.
+    lost_share: f64,
+    /// Why.
+    reason: Option<String>,
+}
+
+fn readiness_json(readiness: &Readiness) -> Bytes {
+    let Readiness { lost_share, reason } = readiness;
+    let status = if *lost_share > 0.0 { "degraded" } else { "ready" };
+    let mut body = serde_json::json!({"status": status, "lost_share": lost_share});
+    if let (Some(fields), Some(reason)) = (body.as_object_mut(), reason) {
+        fields.insert("reason".to_owned(), reason.as_str().into());
+    }
+    body.to_string().into()
 }
 
 /// A store that takes longer than this counts as not ready.
@@ -33,12 +57,11 @@ pub(crate) async fn health() -> Response {
 
 /// Whether storage can serve reads and writes
 #[utoipa::path(get, path = "/readyz", tag = "operations", operation_id = "readiness",
-    responses((status = 200, description = "Ready", body = StatusView)), extensions(("x-problems" = json!(["store_unavailable"]))))]
+    responses((status = 200, description = "Ready, or degraded: part of the keys cannot be served", body = ReadinessView)),
+    extensions(("x-problems" = json!(["store_unavailable"]))))]
 pub(crate) async fn ready(State(app): State<App>) -> ApiResult {
     match tokio::time::timeout(READY_TIMEOUT, app.shop.ready()).await {
-        Ok(Ok(())) => {
-            Ok(plain(StatusCode::OK, "application/json", Bytes::from_static(b"{\"status\":\"ready\"}")))
-        }
+        Ok(Ok(readiness)) => Ok(plain(StatusCode::OK, "application/json", readiness_json(&readiness))),
         Ok(Err(error)) => Err(store_error::problem(&error, app.shop.currency())),
         Err(_elapsed) => Err(Problem::new(Code::StoreUnavailable, "storage did not respond in time")),
     }

@@ -10,7 +10,7 @@ use crate::client::client;
 #[tokio::test]
 async fn health_is_the_process_and_readiness_the_store() {
     let client = client();
-    assert_eq!(client.get("/readyz").await.ok()["status"], "ready");
+    assert_eq!(client.get("/readyz").await.ok(), json!({ "status": "ready", "lost_share": 0.0 }));
     client.store.fail(Calls::All, Fault::Unavailable);
     client.get("/readyz").await.problem(503, "store_unavailable");
     client.store.fail(Calls::All, Fault::NotServing);

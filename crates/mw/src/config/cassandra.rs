@@ -31,6 +31,7 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
         auto_repair: settings.read("store.cassandra.auto_repair", kind::flag)?,
         request_timeout: settings.read("store.cassandra.request_timeout", kind::time)?,
         max_clock_skew: settings.read("store.cassandra.max_clock_skew", kind::time)?,
+        ready_share: settings.read("store.cassandra.ready_share", kind::share)?,
         product_cache_ttl: settings.read("store.cassandra.product_cache_ttl", kind::time)?,
         product_cache_size: settings.read("store.cassandra.product_cache_size", kind::size)?,
         ..Options::new(points.into_iter().map(str::to_owned).collect(), local_dc)

@@ -83,6 +83,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.cassandra.keyspace", Kind::Text),
     key("store.cassandra.request_timeout", TIMEOUT),
     key("store.cassandra.max_clock_skew", TIMEOUT),
+    key("store.cassandra.ready_share", Kind::Share),
     key("store.cassandra.product_cache_ttl", Kind::Time { min: Duration::ZERO, max: PRODUCT_CACHE_TTL_MAX }),
     key("store.cassandra.product_cache_size", size(MIB, TIB)),
     key("store.cassandra.auto_repair", Kind::Flag),

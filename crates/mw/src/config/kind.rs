@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     },
     Texts,
     Flag,
+    /// A part of a whole: 0 to 1.
+    Share,
     Tokens,
     /// Anything but a table or an array.
     Scalar,
@@ -46,7 +48,10 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a bare word that happens to be TOML (`--set store.embedded.path=123`) is meant as text.
     pub(crate) fn is_text(self) -> bool {
-        !matches!(self, Self::Count { .. } | Self::Texts | Self::Flag | Self::Tokens | Self::Scalar)
+        !matches!(
+            self,
+            Self::Count { .. } | Self::Texts | Self::Flag | Self::Share | Self::Tokens | Self::Scalar
+        )
     }
 
     /// Checks a value by itself; `Tokens` are checked where they are read, since each has keys of its own.
@@ -71,6 +76,7 @@ impl Kind {
             Self::Size { min, max } => between(size(value)?, min, max, show_size),
             Self::Texts => texts(value).map(drop),
             Self::Flag => flag(value).map(drop),
+            Self::Share => share(value).map(drop),
             // The value is not repeated in the error: it may hold a secret.
             Self::Tokens => match value {
                 Value::Array(_) => Ok(()),
@@ -122,6 +128,17 @@ pub(crate) fn texts(value: &Value) -> Result<Vec<&str>, String> {
 
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| unexpected("true or false", value))
+}
+
+pub(crate) fn share(value: &Value) -> Result<f64, String> {
+    let number = match value {
+        Value::Float(number) => Some(*number),
+        Value::Integer(0) => Some(0.0),
+        Value::Integer(1) => Some(1.0),
+        _ => None,
+    };
+    let is_share = |number: &f64| (0.0..=1.0).contains(number);
+    number.filter(is_share).ok_or_else(|| unexpected("a share of 0 to 1, such as 0.5", value))
 }
 
 pub(crate) fn one_of<'a>(value: &'a Value, choices: &[&str]) -> Result<&'a str, String> {
@@ -249,6 +266,15 @@ mod tests {
         for bad in ["128MB", "128", "1.5GiB", "-1B", "99999999TiB"] {
             assert!(size(&string(bad)).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn shares_are_0_to_1() {
+        assert_eq!([Value::Float(0.5), Value::Integer(1)].map(|it| share(&it)), [Ok(0.5), Ok(1.0)]);
+        for bad in [Value::Float(1.01), Value::Float(-0.1), Value::Float(f64::NAN), Value::Integer(2)] {
+            assert!(share(&bad).is_err(), "{bad}");
+        }
+        assert!(share(&string("0.5")).is_err());
     }
 
     #[test]

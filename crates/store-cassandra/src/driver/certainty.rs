@@ -72,6 +72,28 @@ pub(crate) fn write_error(error: &ExecutionError, certainty: WriteCertainty) -> 
     }
 }
 
+/// Whether the coordinator itself failed: it did not answer, or it reached no other replica. A replica that answers that another
+/// one is slow, or that the round was lost, is healthy.
+pub(crate) fn is_coordinator_failure(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::RequestTimeout(_) | ExecutionError::ConnectionPoolError(_) => true,
+        ExecutionError::LastAttemptError(attempt) => match attempt {
+            RequestAttemptError::BrokenConnectionError(_) | RequestAttemptError::UnableToAllocStreamId => {
+                true
+            }
+            RequestAttemptError::DbError(error, _) => match error {
+                DbError::IsBootstrapping | DbError::Overloaded | DbError::Unavailable { .. } => true,
+                DbError::WriteTimeout { received, .. } | DbError::ReadTimeout { received, .. } => {
+                    *received <= 1
+                }
+                _ => false,
+            },
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// Whether another node may succeed: this node failed, not the cluster.
 pub(crate) fn is_node_failure(error: &ExecutionError) -> bool {
     match error {
@@ -83,5 +105,32 @@ pub(crate) fn is_node_failure(error: &ExecutionError) -> bool {
                 | RequestAttemptError::DbError(DbError::IsBootstrapping | DbError::Overloaded, _)
         ),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scylla::errors::WriteType;
+    use scylla::statement::Consistency;
+
+    use super::*;
+
+    #[test]
+    fn coordinator_that_answers_for_others_is_healthy() {
+        let failed = |error| {
+            let attempt = RequestAttemptError::DbError(error, String::new());
+            is_coordinator_failure(&ExecutionError::LastAttemptError(attempt))
+        };
+        let timeout = |received| DbError::WriteTimeout {
+            consistency: Consistency::LocalQuorum,
+            received,
+            required: 2,
+            write_type: WriteType::Cas,
+        };
+        assert!(!failed(timeout(2)), "a lost round");
+        assert!(failed(timeout(1)), "it reached no other replica");
+        assert!(failed(DbError::Overloaded) && failed(DbError::IsBootstrapping));
+        assert!(!failed(DbError::ServerError) && !failed(DbError::Invalid));
+        assert!(is_coordinator_failure(&ExecutionError::RequestTimeout(std::time::Duration::from_secs(5))));
     }
 }

@@ -28,6 +28,7 @@ use crate::schema::{Replication, Schema};
 pub const HINT_WINDOW: Duration = Duration::from_hours(3);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
+const READY_SHARE: f64 = 0.5;
 const PRODUCT_CACHE_TTL: Duration = Duration::from_secs(5);
 const PRODUCT_CACHE_SIZE: u64 = 64 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -54,6 +55,8 @@ pub struct Options {
     pub auto_repair: bool,
     pub request_timeout: Duration,
     pub max_clock_skew: Duration,
+    /// A process is ready while at least this share of the token ranges has its quorum, 0 to 1.
+    pub ready_share: f64,
     /// How long a product is served from the cache; 0 where the policy allows no stale reads of products.
     pub product_cache_ttl: Duration,
     /// The size of the product cache in bytes.
@@ -152,6 +155,7 @@ impl Options {
             auto_repair: true,
             request_timeout: REQUEST_TIMEOUT,
             max_clock_skew: MAX_CLOCK_SKEW,
+            ready_share: READY_SHARE,
             product_cache_ttl: PRODUCT_CACHE_TTL,
             product_cache_size: PRODUCT_CACHE_SIZE,
             clock: SystemTime::now,

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use scylla::cluster::{ClusterState, NodeRef};
+use scylla::frame::response::result::TableSpec;
 use scylla::policies::load_balancing::{FallbackPlan, LoadBalancingPolicy, RoutingInfo};
 use scylla::routing::{Shard, Token};
 use scylla::statement::SerialConsistency;
@@ -33,14 +34,31 @@ impl LwtRouting {
         &self.local_dc
     }
 
-    /// Suspects the replica that coordinates LWTs of this key now: that of the local data centre and that of all data centres,
-    /// since only one of the two is in use.
-    pub(crate) fn suspect(&self, cluster: &ClusterState, keyspace: &str, table: &str, token: Token) {
-        let until = Instant::now() + SUSPECT_FOR;
-        let first = |dc| self.ordered(cluster, keyspace, table, token, dc).into_iter().next();
-        let nodes = [first(Some(&self.local_dc)), first(None)];
+    /// The replica that an LWT of this key goes to now. To be asked before the LWT is sent: when several fail together, the
+    /// first failure moves the others to the next replica, which is healthy.
+    pub(crate) fn coordinator(
+        &self,
+        cluster: &ClusterState,
+        spec: &TableSpec<'_>,
+        token: Token,
+        serial: SerialConsistency,
+    ) -> Option<Uuid> {
+        let nodes = self.ordered(cluster, spec.ks_name(), spec.table_name(), token, self.dc(serial));
+        nodes.first().map(|node| node.host_id)
+    }
+
+    /// Suspects a replica that did not coordinate an LWT.
+    pub(crate) fn suspect(&self, coordinator: Uuid) {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        suspects.extend(nodes.into_iter().flatten().map(|node| (node.host_id, until)));
+        suspects.insert(coordinator, Instant::now() + SUSPECT_FOR);
+    }
+
+    /// The data centre whose replicas coordinate; `None` for all.
+    fn dc(&self, serial: SerialConsistency) -> Option<&str> {
+        match serial {
+            SerialConsistency::Serial => None,
+            SerialConsistency::LocalSerial => Some(self.local_dc.as_str()),
+        }
     }
 
     /// The replicas of a data centre, or of all, in ring order; connected ones first, suspects last.
@@ -53,7 +71,7 @@ impl LwtRouting {
         dc: Option<&'a str>,
     ) -> Vec<NodeRef<'a>> {
         let Some(keyspace) = cluster.get_keyspace(keyspace) else { return Vec::new() };
-        let spec = scylla::frame::response::result::TableSpec::borrowed("", table);
+        let spec = TableSpec::borrowed("", table);
         let replicas = cluster.replica_locator().replicas_for_token(token, &keyspace.strategy, dc, &spec);
         let now = Instant::now();
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,10 +83,7 @@ impl LwtRouting {
     }
 
     fn plan<'a>(&'a self, request: &RoutingInfo<'_>, cluster: &'a ClusterState) -> Vec<NodeRef<'a>> {
-        let dc = match request.serial_consistency {
-            Some(SerialConsistency::Serial) => None,
-            _ => Some(self.local_dc.as_str()),
-        };
+        let dc = self.dc(request.serial_consistency.unwrap_or(SerialConsistency::LocalSerial));
         let replicas = match (request.token, request.table) {
             (Some(token), Some(table)) => {
                 self.ordered(cluster, table.ks_name(), table.table_name(), token, dc)

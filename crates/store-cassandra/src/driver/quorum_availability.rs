@@ -1,12 +1,15 @@
-//! Quorum availability: whether every token range has enough connected replicas for the consistency levels of its tables.
+//! Quorum availability: which token ranges have enough connected replicas for the consistency levels of their tables.
 //!
 //! A query proves it for one partition only: a cluster with more nodes than the replication factor can have lost the replicas of
-//! another range.
+//! another range. A lost node then loses part of the keys, not the shop: readiness weighs the share of lost ranges, and where a
+//! process can choose a partition it chooses one that has its quorum.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use scylla::cluster::ClusterState;
+use scylla::cluster::metadata::Strategy;
 use scylla::frame::response::result::TableSpec;
+use scylla::routing::Token;
 use scylla::statement::{Consistency, SerialConsistency};
 
 use crate::policy::{Policy, level_name};
@@ -25,68 +28,109 @@ impl Replicas {
     }
 }
 
-/// `Err` names a keyspace with too few connected replicas, and the nodes that are not connected.
-pub(crate) fn check(
+/// The token ranges of the keyspace that has lost the largest share of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct QuorumAvailability {
+    /// Of all ranges, 0 to 1.
+    pub(crate) lost_share: f64,
+    /// Names the keyspace, the level and the nodes that are not connected; `None` where no range is lost.
+    pub(crate) reason: Option<String>,
+}
+
+pub(crate) fn of_cluster(
     cluster: &ClusterState,
     prefix: &str,
     policy: &Policy,
     local_dc: &str,
-) -> Result<(), String> {
-    for class in Class::ALL {
-        let name = class.keyspace(prefix);
-        let Some(keyspace) = cluster.get_keyspace(&name) else { continue };
-        let levels = levels(class, policy);
-        let spec = TableSpec::borrowed("", "");
-        let (mut ranges, mut lost) = (0_usize, 0_usize);
-        let mut down = BTreeSet::new();
-        let mut unmet = None;
-        for (token, _) in cluster.replica_locator().ring().iter() {
-            let found = cluster.replica_locator().replicas_for_token(*token, &keyspace.strategy, None, &spec);
-            let mut by_dc: BTreeMap<&str, Replicas> = BTreeMap::new();
-            let mut disconnected = Vec::new();
-            for (node, _) in found.into_replicas_ordered() {
-                let replicas = by_dc.entry(node.datacenter.as_deref().unwrap_or_default()).or_default();
-                replicas.all += 1;
-                if node.is_connected() {
-                    replicas.alive += 1;
-                } else {
-                    disconnected.push(node.address.to_string());
-                }
-            }
-            ranges += 1;
-            if let Some(level) = levels.iter().find(|level| !is_met(**level, &by_dc, local_dc)) {
-                lost += 1;
-                down.extend(disconnected);
-                unmet = Some(*level);
-            }
-        }
-        if let Some(level) = unmet {
-            let down: Vec<String> = down.into_iter().collect();
-            return Err(format!(
-                "{lost} of {ranges} token ranges of {name} have too few replicas for {}: no connection to {}",
-                level_name(level),
-                down.join(", ")
-            ));
+) -> QuorumAvailability {
+    let of_class = |class| of_keyspace(cluster, class, prefix, policy, local_dc);
+    let worst = Class::ALL.into_iter().map(of_class);
+    worst.max_by(|a, b| a.lost_share.total_cmp(&b.lost_share)).unwrap_or_default()
+}
+
+fn of_keyspace(
+    cluster: &ClusterState,
+    class: Class,
+    prefix: &str,
+    policy: &Policy,
+    local_dc: &str,
+) -> QuorumAvailability {
+    let name = class.keyspace(prefix);
+    let Some(keyspace) = cluster.get_keyspace(&name) else { return QuorumAvailability::default() };
+    let levels = levels(class, policy);
+    let (mut ranges, mut lost) = (0_u32, 0_u32);
+    let mut down = BTreeSet::new();
+    let mut unmet = None;
+    for (token, _) in cluster.replica_locator().ring().iter() {
+        let (by_dc, disconnected) = replicas(cluster, &keyspace.strategy, *token);
+        ranges += 1;
+        if let Some(level) = levels.iter().find(|level| !is_met(**level, &by_dc, local_dc)) {
+            lost += 1;
+            down.extend(disconnected);
+            unmet = Some(*level);
         }
     }
-    Ok(())
+    let reason = unmet.map(|level| {
+        let down: Vec<String> = down.into_iter().collect();
+        format!(
+            "{lost} of {ranges} token ranges of {name} have too few replicas for {}: no connection to {}",
+            level_name(level),
+            down.join(", ")
+        )
+    });
+    QuorumAvailability { lost_share: f64::from(lost) / f64::from(ranges.max(1)), reason }
+}
+
+/// Whether a partition of a table can be read and written.
+pub(crate) fn has_quorum(
+    cluster: &ClusterState,
+    (prefix, table): (&str, Table),
+    policy: &Policy,
+    local_dc: &str,
+    token: Token,
+) -> bool {
+    let Some(keyspace) = cluster.get_keyspace(table.class().keyspace(prefix)) else { return true };
+    let (by_dc, _) = replicas(cluster, &keyspace.strategy, token);
+    table_levels(table, policy).into_iter().all(|level| is_met(level, &by_dc, local_dc))
+}
+
+/// The replicas of a token by data centre, and the addresses of those that are not connected.
+fn replicas<'a>(
+    cluster: &'a ClusterState,
+    strategy: &'a Strategy,
+    token: Token,
+) -> (BTreeMap<&'a str, Replicas>, Vec<String>) {
+    let spec = TableSpec::borrowed("", "");
+    let found = cluster.replica_locator().replicas_for_token(token, strategy, None, &spec);
+    let mut by_dc: BTreeMap<&str, Replicas> = BTreeMap::new();
+    let mut disconnected = Vec::new();
+    for (node, _) in found.into_replicas_ordered() {
+        let replicas = by_dc.entry(node.datacenter.as_deref().unwrap_or_default()).or_default();
+        replicas.all += 1;
+        if node.is_connected() {
+            replicas.alive += 1;
+        } else {
+            disconnected.push(node.address.to_string());
+        }
+    }
+    (by_dc, disconnected)
 }
 
 /// The consistency levels of the tables of a class. Levels of stale reads are not needed to serve.
 fn levels(class: Class, policy: &Policy) -> Vec<Consistency> {
-    let mut levels = Vec::new();
-    for table in Table::ALL.iter().filter(|table| table.class() == class) {
-        let rules = policy.of(*table);
-        levels.extend([rules.write, rules.read]);
-        if table.traits().has_lwt {
-            levels.push(match rules.serial {
-                SerialConsistency::Serial => Consistency::Quorum,
-                SerialConsistency::LocalSerial => Consistency::LocalQuorum,
-            });
-        }
-    }
+    let tables = Table::ALL.iter().filter(|table| table.class() == class);
+    let mut levels: Vec<Consistency> = tables.flat_map(|table| table_levels(*table, policy)).collect();
     levels.dedup();
     levels
+}
+
+fn table_levels(table: Table, policy: &Policy) -> Vec<Consistency> {
+    let rules = policy.of(table);
+    let serial = table.traits().has_lwt.then_some(match rules.serial {
+        SerialConsistency::Serial => Consistency::Quorum,
+        SerialConsistency::LocalSerial => Consistency::LocalQuorum,
+    });
+    [rules.write, rules.read].into_iter().chain(serial).collect()
 }
 
 fn is_met(level: Consistency, by_dc: &BTreeMap<&str, Replicas>, local_dc: &str) -> bool {

@@ -21,17 +21,17 @@ use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
 use scylla::policies::speculative_execution::SpeculativeExecutionPolicy;
 use scylla::response::query_result::{QueryResult, QueryRowsResult};
 use scylla::response::{PagingState, PagingStateResponse};
-use scylla::routing::Token;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency};
 use scylla::value::MaybeUnset;
+use uuid::Uuid;
 
 use crate::driver::certainty::{self, CasResult, WriteCertainty};
 use crate::driver::fault_injection::{self, Faults, StatementFault};
 use crate::driver::lwt_routing::LwtRouting;
-use crate::driver::quorum_availability;
+use crate::driver::quorum_availability::{self, QuorumAvailability};
 use crate::driver::speculative_execution::{self, SpeculativeExecution};
 use crate::driver::trace::{self, StatementKind, Tracer};
 use crate::policy::Policy;
@@ -96,6 +96,22 @@ where
     }
 }
 
+/// A row, or why it cannot be decoded.
+struct Readable<R>(Result<R>);
+
+impl<'f, 'm, R> DeserializeRow<'f, 'm> for Readable<R>
+where
+    R: DeserializeRow<'f, 'm>,
+{
+    fn type_check(specs: &[ColumnSpec<'_>]) -> Result<(), TypeCheckError> {
+        R::type_check(specs)
+    }
+
+    fn deserialize(columns: ColumnIterator<'f, 'm>) -> Result<Self, DeserializationError> {
+        Ok(Self(R::deserialize(columns).map_err(|error| corrupt(&error))))
+    }
+}
+
 /// Leaves a column unset that is null and stays null: writing null would create a tombstone.
 pub(crate) fn unset_if_null<B, T>(before: Option<B>, after: Option<T>) -> MaybeUnset<Option<T>> {
     match (before, after) {
@@ -157,11 +173,11 @@ impl Cql {
         self.session.get_cluster_state().cluster_name().to_owned()
     }
 
-    /// Whether every row can be read and written at the levels of its table, by the nodes that are connected.
-    pub(crate) fn check_replicas(&self) -> Result<()> {
+    /// Which share of the token ranges cannot be read and written at the levels of their tables, by the nodes that are
+    /// connected.
+    pub(crate) fn quorum_availability(&self) -> QuorumAvailability {
         let cluster = self.session.get_cluster_state();
-        quorum_availability::check(&cluster, &self.prefix, &self.policy, self.lwt_routing.local_dc())
-            .map_err(StoreError::Unavailable)
+        quorum_availability::of_cluster(&cluster, &self.prefix, &self.policy, self.lwt_routing.local_dc())
     }
 
     /// `keyspace.table`, as statements name it.
@@ -283,6 +299,20 @@ impl Cql {
         fault.map_or(Ok(()), |_| Err(fault_injection::read_error()))
     }
 
+    /// A page like [`Cql::page`], whose rows are decoded one by one: an unreadable row does not hide the others.
+    pub(crate) async fn page_of_readable<R>(
+        &self,
+        statement: &PreparedStatement,
+        values: impl SerializeRow,
+        from: PagingState,
+    ) -> Result<(Vec<Result<R>>, Option<PagingState>)>
+    where
+        R: for<'f, 'm> DeserializeRow<'f, 'm>,
+    {
+        let (rows, next) = self.page::<Readable<R>>(statement, values, from).await?;
+        Ok((rows.into_iter().map(|row| row.0).collect(), next))
+    }
+
     fn read_rows<R>(
         &self,
         statement: &PreparedStatement,
@@ -361,11 +391,11 @@ impl Cql {
         values: impl SerializeRow,
     ) -> Result<CasResult> {
         self.tracer.write(StatementKind::Cas, [(statement, &values)]);
-        let token = statement.calculate_token(&values).ok().flatten();
+        let coordinator = self.coordinator(statement, &values);
         let fault = self.faults.before(statement, StatementKind::Cas).await;
         let send = async || {
             let result = self.session.execute_unpaged(statement, &values).await;
-            self.cas_result(statement, token, result)
+            self.cas_result(statement, coordinator, result)
         };
         cas_with_fault(fault, send).await
     }
@@ -377,7 +407,7 @@ impl Cql {
     ) -> Result<CasResult> {
         let Some((statement, first)) = rows.first() else { return Ok(CasResult::Applied) };
         self.tracer.write(StatementKind::Cas, rows.iter().map(|(statement, row)| (*statement, row)));
-        let token = statement.calculate_token(first).ok().flatten();
+        let coordinator = self.coordinator(statement, first);
         let mut batch = Batch::new(BatchType::Unlogged);
         batch.set_execution_profile_handle(statement.get_execution_profile_handle().cloned());
         let mut values = Vec::with_capacity(rows.len());
@@ -388,26 +418,54 @@ impl Cql {
         let fault = self.faults.before(statement, StatementKind::Cas).await;
         let send = async || {
             let result = self.session.batch(&batch, &values).await;
-            self.cas_result(statement, token, result)
+            self.cas_result(statement, coordinator, result)
         };
         cas_with_fault(fault, send).await
     }
 
-    /// A failed attempt makes its replica suspect, since the next statement of the key would go to it again.
+    /// The replica that a conditional statement goes to now.
+    fn coordinator(&self, statement: &PreparedStatement, values: &impl SerializeRow) -> Option<Uuid> {
+        let token = statement.calculate_token(values).ok().flatten()?;
+        let spec = statement.get_table_spec()?;
+        let serial = Table::named(spec.table_name()).map(|table| self.policy.of(table).serial)?;
+        self.lwt_routing.coordinator(&self.session.get_cluster_state(), spec, token, serial)
+    }
+
+    /// Whether the partition of these values can be read and written now, by the nodes that are connected. Where a process
+    /// can choose a partition, it chooses one of these.
+    pub(crate) fn has_quorum(&self, statement: &PreparedStatement, values: &impl SerializeRow) -> bool {
+        let cluster = self.session.get_cluster_state();
+        if cluster.get_nodes_info().iter().all(|node| node.is_connected()) {
+            return true;
+        }
+        let token = statement.calculate_token(values).ok().flatten();
+        let table = statement.get_table_spec().and_then(|spec| Table::named(spec.table_name()));
+        let (Some(token), Some(table)) = (token, table) else { return true };
+        quorum_availability::has_quorum(
+            &cluster,
+            (&self.prefix, table),
+            &self.policy,
+            self.lwt_routing.local_dc(),
+            token,
+        )
+    }
+
+    /// A failed coordinator becomes suspect, since the next statement of the key would go to it again.
     fn cas_result(
         &self,
         statement: &PreparedStatement,
-        token: Option<Token>,
+        coordinator: Option<Uuid>,
         result: Result<QueryResult, ExecutionError>,
     ) -> Result<CasResult> {
         let result = match result {
             Ok(result) => result,
             Err(error) => {
-                let spec = statement.get_table_spec();
-                if let (Some(token), Some(spec)) = (token, spec) {
-                    let cluster = self.session.get_cluster_state();
-                    self.lwt_routing.suspect(&cluster, spec.ks_name(), spec.table_name(), token);
+                if let Some(coordinator) = coordinator
+                    && certainty::is_coordinator_failure(&error)
+                {
+                    self.lwt_routing.suspect(coordinator);
                 }
+                let spec = statement.get_table_spec();
                 let certainty = certainty::of_execution(&error);
                 let table = spec.map_or("", |spec| spec.table_name());
                 tracing::debug!(%error, ?certainty, table, "execute a conditional write");

@@ -278,8 +278,9 @@ impl CassandraStore {
         let cancel = move |order_id| self.cancel_overdue_order(order_id, note, now);
         // The timer is removed after its whole partition was walked. A crash before that leaves the timer: it fires
         // again, here or in another process, and finds the orders cancelled.
+        let reader = (&*self.cql, self.timers.unreadable());
         let walk = |time_bucket| {
-            fire_partition(&self.cql, (&self.orders.by_time_bucket, time_bucket), budget, overdue, cancel)
+            fire_partition(reader, (&self.orders.by_time_bucket, time_bucket), budget, overdue, cancel)
         };
         let time_bucket = |id| time_bucket_of(OrderId::new(id));
         self.timers.fire_due(&self.cql, TimerQueue::Payment, (now, limit), time_bucket, walk).await

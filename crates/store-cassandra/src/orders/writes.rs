@@ -17,7 +17,7 @@ use crate::CassandraStore;
 use crate::driver::coalesce::writes::CoalescedWrites;
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::to_cql;
-use crate::recovery::timers::TimerQueue;
+use crate::recovery::timers::{TimerQueue, Timers};
 use crate::schema::tables::Table;
 
 type OrderInsert = (i64, Uuid, Placed, ListBuckets, String, CqlTimestamp, i64, i64);
@@ -113,7 +113,7 @@ impl CassandraStore {
         ListBuckets { bucket, zone_slice, zone_shard, day_slice, day_shard }
     }
 
-    /// Writes a placed order into its lists, its timer and its own row; may be repeated. `now` is `None` in recovery,
+    /// Writes a placed order into its lists, its own row and its timer; may be repeated. `now` is `None` in recovery,
     /// where the payment window may be over already.
     pub(super) async fn write_placed(
         &self,
@@ -122,12 +122,18 @@ impl CassandraStore {
         now: Option<Timestamp>,
     ) -> Result<()> {
         self.announce_lists(order, list_buckets).await?;
-        // Lists and timer come first, so that a reader who finds the order by its id finds it in the lists too. A
-        // crash here leaves some of them: a list may show an order that has no row yet, and a timer may fire for
-        // nothing. Recovery writes all of them again and then the row.
-        tokio::try_join!(self.write_lists(order, list_buckets), self.add_payment_timer(order, now))?;
-        // A crash here leaves the order in the lists only; recovery writes the row.
-        self.write_order_row(order, list_buckets).await
+        let is_timer_far = now.is_some_and(|now| Timers::is_far(order.pay_by, now));
+        let far_timer =
+            async { if is_timer_far { self.add_payment_timer(order, now).await } else { Ok(()) } };
+        // Lists come first, so that a reader who finds the order by its id finds it in the lists too. A crash here
+        // leaves some of them: a list may show an order that has no row yet, and a timer may fire for nothing.
+        // Recovery writes all of them again, then the row, then the timer.
+        tokio::try_join!(self.write_lists(order, list_buckets), far_timer)?;
+        // A crash here leaves the order in the lists only; recovery writes the row and the timer.
+        self.write_order_row(order, list_buckets).await?;
+        // A crash here leaves an order whose timer may have fired before its row was there; recovery adds the timer
+        // again. A timer that is near or overdue is therefore added after the row.
+        if is_timer_far { Ok(()) } else { self.add_payment_timer(order, now).await }
     }
 
     async fn add_payment_timer(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
@@ -231,9 +237,11 @@ impl CassandraStore {
         }
         self.announce_lists(order, &list_buckets).await?;
         self.write_lists(order, &list_buckets).await?;
+        self.write_order_row(order, &list_buckets).await?;
+        // A crash here leaves an unpaid order without a timer until the import runs again.
         if order.status == OrderStatus::Created {
             self.add_payment_timer(order, None).await?;
         }
-        self.write_order_row(order, &list_buckets).await
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn policy(table: Table) -> TablePolicy {
         // Rows are deleted all the time: tombstones are purged as soon as the repair interval allows, or reads would scan
         // them.
         Table::Stock => TablePolicy { stale_read: Consistency::LocalOne, gc_grace: 2 * DAY, ..STRICT },
-        Table::Reservations | Table::Timers | Table::TimerBuckets => {
+        Table::Reservations | Table::Timers | Table::TimerBuckets | Table::TimerProgress => {
             TablePolicy { gc_grace: 2 * DAY, ..STRICT }
         }
         Table::IdempotencyKeys => {
@@ -94,9 +94,11 @@ pub(super) const fn traits(table: Table) -> TableTraits {
         | Table::BucketPlans
         | Table::Buckets
         | Table::Imports => PERMANENT,
-        Table::Timers | Table::TimerBuckets | Table::Categories | Table::CategoryBands => {
-            TableTraits { resurrected_rows: ResurrectedRows::Harmless, ..PERMANENT }
-        }
+        Table::Timers
+        | Table::TimerBuckets
+        | Table::TimerProgress
+        | Table::Categories
+        | Table::CategoryBands => TableTraits { resurrected_rows: ResurrectedRows::Harmless, ..PERMANENT },
         Table::IdempotencyKeys | Table::CartsByOwner | Table::SessionsById => {
             TableTraits { has_lwt: true, expires: true, ..PERMANENT }
         }
@@ -135,6 +137,7 @@ pub(super) const fn reason(table: Table) -> &'static str {
         Table::Reservations => {
             "written twice, when it is made and when it is closed; the units themselves are decided in stock"
         }
+        Table::TimerProgress => "two cells a shard, which only grow",
         Table::Timers | Table::TimerBuckets => {
             "a queue: a row is deleted when it is done; a row that reappears is checked and dropped"
         }

@@ -1,9 +1,12 @@
 //! Idempotency keys: a key is claimed before the effect of its request, and the outcome is stored under it afterwards.
 //!
-//! A claim is a conditional write that names the operation (`op_id`). Keys share partitions by their hash, so that concurrent
-//! claims are batched. A request that finds a claim without an outcome executes the operation again under the same id: every
-//! effect looks for its id first, so the second execution finds what the first one did and finishes the rest. The outcome is
-//! a cell that is only ever written with one value.
+//! A claim is a conditional write that names the operation (`op_id`). Each key is a partition of its own. A request that finds
+//! a claim without an outcome executes the operation again under the same id: every effect looks for its id first, so the
+//! second execution finds what the first one did and finishes the rest. The outcome is a cell that is only ever written with
+//! one value.
+//!
+//! A key that is released is not deleted: its row names no operation and has expired, so that a claim which arrives late finds
+//! it taken, and the next request takes it over.
 
 use std::sync::Arc;
 
@@ -14,21 +17,21 @@ use mw_store::idempotency::{Outcome, StoredOutcome, StoredValue};
 use mw_store::{Done, Fingerprint, Refusal, RequestIdentity, Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::driver::certainty::CasResult;
-use crate::driver::coalesce::cas::BatchedCas;
-use crate::driver::statements::{Access, Cql, Row};
+use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql, ttl_seconds};
 use crate::revision::gave_up;
 use crate::schema::tables::Table;
 
 /// Rounds of claiming before giving up; each is lost to another request with the same key.
 const CLAIM_ROUNDS: usize = 16;
-/// Partitions of keys. Few enough that concurrent claims share a batch; a day of a large shop is some megabytes in each.
-const SHARDS: u8 = 32;
+/// How long a released key refuses a late claim: as long as the claim would have stayed.
+const RELEASED_TTL_SECONDS: i32 = 2 * 86_400;
+/// The `keep_until` of a released key: over for every request.
+const RELEASED: CqlTimestamp = CqlTimestamp(0);
 
 /// What a request with a key has to do.
 #[derive(Debug)]
@@ -42,11 +45,10 @@ pub(crate) enum Claim {
 #[derive(Debug)]
 pub(crate) struct Claims {
     read: PreparedStatement,
-    insert: Arc<PreparedStatement>,
-    take_over: Arc<PreparedStatement>,
-    store_outcome: Arc<PreparedStatement>,
-    release: Arc<PreparedStatement>,
-    by_shard: BatchedCas<i32, String>,
+    insert: PreparedStatement,
+    take_over: PreparedStatement,
+    store_outcome: PreparedStatement,
+    release: PreparedStatement,
 }
 
 /// A key as it is stored.
@@ -78,12 +80,6 @@ impl StoredClaim {
     }
 }
 
-/// The partition of a key. Every process must compute the same.
-fn shard_of(key: &str) -> i32 {
-    let first = Sha256::digest(key.as_bytes()).first().copied().unwrap_or_default();
-    i32::from(first % SHARDS)
-}
-
 /// A key as errors name it.
 fn subject(identity: &RequestIdentity) -> String {
     format!("idempotency key {}", identity.key.as_str())
@@ -92,41 +88,27 @@ fn subject(identity: &RequestIdentity) -> String {
 impl Claims {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let table = Table::IdempotencyKeys;
-        let conditional = async |text| cql.prepare(table, Access::Cas, text).await.map(Arc::new);
+        let read = "SELECT fingerprint, op_id, keep_until, outcome FROM {} WHERE key = ?";
+        // Not an INSERT, which would also write a row marker with a TTL of its own.
+        let insert = "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ? WHERE key = ? IF op_id = null";
+        let take_over = "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = null \
+             WHERE key = ? IF op_id = ?";
+        let store_outcome = "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = ? \
+             WHERE key = ? IF op_id = ?";
+        let release = "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ? \
+             WHERE key = ? IF op_id = ? AND outcome = null";
         Ok(Self {
-            read: cql
-                .prepare(
-                    table,
-                    Access::Serial,
-                    "SELECT fingerprint, op_id, keep_until, outcome FROM {} WHERE shard = ? AND key = ?",
-                )
-                .await?,
-            insert: conditional(
-                "INSERT INTO {} (shard, key, fingerprint, op_id, keep_until) VALUES (?, ?, ?, ?, ?) \
-                 IF NOT EXISTS USING TTL ?",
-            )
-            .await?,
-            take_over: conditional(
-                "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = null \
-                 WHERE shard = ? AND key = ? IF op_id = ?",
-            )
-            .await?,
-            store_outcome: conditional(
-                "UPDATE {} USING TTL ? SET fingerprint = ?, op_id = ?, keep_until = ?, outcome = ? \
-                 WHERE shard = ? AND key = ? IF op_id = ?",
-            )
-            .await?,
-            release: conditional(
-                "DELETE FROM {} WHERE shard = ? AND key = ? IF op_id = ? AND outcome = null",
-            )
-            .await?,
-            by_shard: BatchedCas::default(),
+            read: cql.prepare(table, Access::Serial, read).await?,
+            insert: cql.prepare(table, Access::Cas, insert).await?,
+            take_over: cql.prepare(table, Access::Cas, take_over).await?,
+            store_outcome: cql.prepare(table, Access::Cas, store_outcome).await?,
+            release: cql.prepare(table, Access::Cas, release).await?,
         })
     }
 
     async fn read(&self, cql: &Cql, key: &str) -> Result<Option<StoredClaim>> {
         type KeyRow = (Option<Vec<u8>>, Option<Uuid>, Option<CqlTimestamp>, Option<Vec<u8>>);
-        let row: Option<KeyRow> = cql.first(&self.read, (shard_of(key), key)).await?;
+        let row: Option<KeyRow> = cql.first(&self.read, (key,)).await?;
         Ok(match row {
             Some((Some(fingerprint), Some(op_id), Some(keep_until), outcome)) => {
                 Some(StoredClaim { fingerprint, op_id, keep_until: from_cql(keep_until), outcome })
@@ -135,44 +117,29 @@ impl Claims {
         })
     }
 
-    /// A conditional write of the key's row, batched with those of other keys of the shard.
-    async fn cas(
-        &self,
-        cql: &Arc<Cql>,
-        identity: &RequestIdentity,
-        statement: &Arc<PreparedStatement>,
-        row: Row,
-    ) -> Result<CasResult> {
-        let key = identity.key.as_str();
-        self.by_shard.cas(cql, shard_of(key), key.to_owned(), vec![(Arc::clone(statement), row)]).await
-    }
-
     async fn insert(
         &self,
-        cql: &Arc<Cql>,
+        cql: &Cql,
         identity: &RequestIdentity,
         op_id: Uuid,
+        keep_until: CqlTimestamp,
         ttl: i32,
     ) -> Result<CasResult> {
-        let key = identity.key.as_str();
-        let fingerprint = identity.fingerprint.0.to_vec();
-        let row = (shard_of(key), key.to_owned(), fingerprint, op_id, to_cql(identity.keep_until), ttl);
-        self.cas(cql, identity, &self.insert, Box::new(row)).await
+        let row = (ttl, &identity.fingerprint.0[..], op_id, keep_until, identity.key.as_str());
+        cql.cas(&self.insert, row).await
     }
 
     async fn take_over(
         &self,
-        cql: &Arc<Cql>,
+        cql: &Cql,
         identity: &RequestIdentity,
         op_id: Uuid,
         holder: Uuid,
         ttl: i32,
     ) -> Result<CasResult> {
-        let key = identity.key.as_str();
-        let fingerprint = identity.fingerprint.0.to_vec();
-        let row =
-            (ttl, fingerprint, op_id, to_cql(identity.keep_until), shard_of(key), key.to_owned(), holder);
-        self.cas(cql, identity, &self.take_over, Box::new(row)).await
+        let keep_until = to_cql(identity.keep_until);
+        let row = (ttl, &identity.fingerprint.0[..], op_id, keep_until, identity.key.as_str(), holder);
+        cql.cas(&self.take_over, row).await
     }
 
     /// Claims a key for the operation `op_id`, or says what became of the operation that holds it.
@@ -190,7 +157,7 @@ impl Claims {
         };
         for _ in 0..CLAIM_ROUNDS {
             let ttl = ttl_seconds(now, identity.keep_until);
-            let inserted = self.insert(cql, identity, op_id, ttl).await;
+            let inserted = self.insert(cql, identity, op_id, to_cql(identity.keep_until), ttl).await;
             // A crash here leaves a claim without outcome: the next request with the key executes under its id.
             match inserted.map_err(|error| failure(error, may_be_claimed))? {
                 CasResult::Applied => return Ok(Claim::Execute { op_id, is_retry: false }),
@@ -253,18 +220,16 @@ impl Claims {
         now: Timestamp,
         outcome: &Outcome,
     ) -> Result<()> {
-        let key = identity.key.as_str();
         let row = (
             ttl_seconds(now, identity.keep_until),
-            identity.fingerprint.0.to_vec(),
+            &identity.fingerprint.0[..],
             op_id,
             to_cql(identity.keep_until),
             encode_outcome(outcome),
-            shard_of(key),
-            key.to_owned(),
+            identity.key.as_str(),
             op_id,
         );
-        match self.cas(cql, identity, &self.store_outcome, Box::new(row)).await? {
+        match cql.cas(&self.store_outcome, row).await? {
             CasResult::Applied | CasResult::NotApplied => Ok(()),
             CasResult::Unknown => {
                 Err(StoreError::Ambiguous(format!("store the outcome of {}: no result", subject(identity))))
@@ -286,7 +251,7 @@ impl Claims {
             let claimed = match stored.map(|stored| stored.op_id) {
                 Some(holder) if holder == op_id => CasResult::Applied,
                 Some(holder) => self.take_over(cql, identity, op_id, holder, ttl).await?,
-                None => self.insert(cql, identity, op_id, ttl).await?,
+                None => self.insert(cql, identity, op_id, to_cql(identity.keep_until), ttl).await?,
             };
             // A crash here leaves a claim without outcome: the import is repeated from its last recorded position.
             if claimed == CasResult::Applied {
@@ -296,7 +261,8 @@ impl Claims {
         Err(gave_up(CLAIM_ROUNDS, &subject(identity)))
     }
 
-    /// Releases the key of an operation that was refused, unless another request completed it meanwhile.
+    /// Releases the key of an operation that was refused, unless another request completed it meanwhile. A claim of the
+    /// operation that is still in flight finds the key taken.
     pub(crate) async fn release(
         &self,
         cql: &Arc<Cql>,
@@ -304,16 +270,25 @@ impl Claims {
         op_id: Uuid,
     ) -> Result<()> {
         let key = identity.key.as_str();
-        let row = || Box::new((shard_of(key), key.to_owned(), op_id));
-        match self.cas(cql, identity, &self.release, row()).await? {
-            CasResult::Applied | CasResult::NotApplied => Ok(()),
-            CasResult::Unknown => match self.read(cql, key).await? {
-                Some(stored) if stored.op_id == op_id && stored.outcome.is_none() => {
-                    self.cas(cql, identity, &self.release, row()).await.map(drop)
+        for _ in 0..CLAIM_ROUNDS {
+            let (fingerprint, none) = (&identity.fingerprint.0[..], Uuid::new_v4());
+            let row = (RELEASED_TTL_SECONDS, fingerprint, none, RELEASED, key, op_id);
+            // A crash before this leaves the claim of a refused operation: the next request decides again under its id.
+            if cql.cas(&self.release, row).await? == CasResult::Applied {
+                return Ok(());
+            }
+            match self.read(cql, key).await? {
+                Some(stored) if stored.op_id == op_id && stored.outcome.is_none() => {}
+                Some(_) => return Ok(()),
+                None => {
+                    let refused = self.insert(cql, identity, none, RELEASED, RELEASED_TTL_SECONDS).await?;
+                    if refused == CasResult::Applied {
+                        return Ok(());
+                    }
                 }
-                _ => Ok(()),
-            },
+            }
         }
+        Err(gave_up(CLAIM_ROUNDS, &subject(identity)))
     }
 }
 

@@ -2,8 +2,9 @@
 //! and removed after the last one.
 //!
 //! Intents are in partitions by process and minute, so that concurrent intents are one mutation and only the intents of a
-//! failed process are ever read. The heartbeat of a process says which of its partitions may have intents; a partition is
-//! announced before the first intent in it.
+//! failed process are ever read. The heartbeat of a process says which of its partitions may have intents, an hour ahead, so
+//! that no request waits for a heartbeat. A process that could not write one for a while may have been taken for failed and
+//! been removed from the list: it writes a heartbeat before it begins anything else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +15,38 @@ use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
-use super::heartbeat::{Peer, Peers, ProcessList};
+use super::heartbeat::{FAILURE_TIMEOUT, Peer, Peers, ProcessList};
 use super::ownership::Ownership;
+use super::unreadable::UnreadableRows;
 use crate::driver::coalesce::writes::CoalescedWrites;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
 
 /// Intents of one partition are begun within this time.
 const BUCKET: Duration = Duration::from_mins(1);
+/// Buckets are announced so far ahead.
+const ANNOUNCED_AHEAD: i64 = 60;
+/// Where the partition of the present bucket has no quorum, one of so many next ones is used.
+const BUCKETS_TO_CHOOSE: i64 = 30;
 /// A row that no process has to finish any more expires.
 pub(crate) const TTL_SECONDS: i32 = 10 * 86_400;
+/// Buckets of the lifetime of an intent, and those announced ahead.
+pub(super) const TIME_BUCKETS_MAX: i64 = 10 * 1_440 + ANNOUNCED_AHEAD;
+/// A process whose last heartbeat is older writes one before it begins an operation.
+const HEARTBEAT_LEASE: Duration = Duration::from_mins(1);
+/// A process that is silent for longer than this may be removed from the list: well beyond the lease.
+pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_mins(3);
+/// Abandoned intents that wait to be retried; beyond that no operation is begun.
+const ABANDONED_MAX: usize = 4_096;
 /// A conditional write may apply this long after it was sent, by a node that was paused meanwhile.
 const IN_FLIGHT_MAX: Duration = Duration::from_mins(1);
 /// Operations that may be in flight are checked every second; one that was not checked for so long is done.
 const IN_FLIGHT_FORGOTTEN: Duration = Duration::from_mins(10);
 const PAGE: i32 = 200;
+/// A process takes over from each process before it after this time.
+const TAKE_OVER_AFTER: Duration = Duration::from_secs(3);
+/// A bucket of a failed process without intents is read again after this time: the process may live and go on.
+const RECHECKED_AFTER: Duration = Duration::from_secs(20);
 
 /// The operation of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,16 +134,37 @@ impl Drop for Intent {
     }
 }
 
+/// A page of orphaned intents.
+#[derive(Debug)]
+pub(crate) struct OrphanedPage {
+    pub(crate) intents: Vec<Intent>,
+    /// Rows that could not be read.
+    pub(crate) skipped: usize,
+    pub(crate) next: Option<PagingState>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Open intents by time bucket.
     open: BTreeMap<i64, usize>,
     /// The newest time bucket in the list of processes.
     announced: i64,
+    /// When the last heartbeat that was written began.
+    last_heartbeat: Option<Instant>,
     /// Intents whose work failed in this process, and since when.
     abandoned: Vec<(Instant, Intent)>,
+    /// When buckets of failed processes were last found without intents to finish.
+    recovered: HashMap<Uuid, HashMap<i64, Instant>>,
     /// Operations whose conditional write may be in flight, and since when this process knows.
     in_flight: HashMap<Uuid, Instant>,
+}
+
+impl State {
+    /// Whether every process that takes this one for failed reads the bucket.
+    fn has_announced(&self, time_bucket: i64) -> bool {
+        let is_listed = self.last_heartbeat.is_some_and(|last| last.elapsed() < HEARTBEAT_LEASE);
+        is_listed && time_bucket <= self.announced
+    }
 }
 
 type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
@@ -134,6 +173,7 @@ type IntentRow = (Uuid, i64, Uuid, &'static str, Vec<u8>, i32);
 pub(crate) struct Intents {
     processes: ProcessList,
     ownership: Arc<Ownership>,
+    unreadable: Arc<UnreadableRows>,
     started: Instant,
     insert: CoalescedWrites<i64, IntentRow>,
     delete: CoalescedWrites<(Uuid, i64), (Uuid, i64, Uuid)>,
@@ -154,6 +194,7 @@ impl Intents {
         Ok(Self {
             ownership: Arc::new(Ownership::new(processes.process())),
             processes,
+            unreadable: Arc::default(),
             started: Instant::now(),
             insert: CoalescedWrites::new(cql.prepare(table, Access::Write, insert).await?),
             delete: CoalescedWrites::new(cql.prepare(table, Access::Write, delete).await?),
@@ -168,6 +209,13 @@ impl Intents {
 
     fn time_bucket(&self) -> i64 {
         i64::try_from(self.started.elapsed().as_secs() / BUCKET.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    /// The present time bucket, or the next announced one whose partition has its quorum.
+    fn available_bucket(&self, cql: &Cql) -> i64 {
+        let present = self.time_bucket();
+        let has_quorum = |time_bucket: &i64| cql.has_quorum(&self.read, &(self.process(), *time_bucket));
+        (present..=present + BUCKETS_TO_CHOOSE).find(has_quorum).unwrap_or(present)
     }
 
     /// The id of this process.
@@ -185,6 +233,11 @@ impl Intents {
         &self.ownership
     }
 
+    /// The rows that background work of this process could not read.
+    pub(crate) const fn unreadable(&self) -> &Arc<UnreadableRows> {
+        &self.unreadable
+    }
+
     /// Makes it durable that an operation begins. To be called before its first step.
     pub(crate) async fn begin(
         &self,
@@ -193,11 +246,14 @@ impl Intents {
         op_id: Uuid,
         payload: Vec<u8>,
     ) -> Result<Intent> {
-        let time_bucket = self.time_bucket();
+        let time_bucket = self.available_bucket(cql);
         let is_announced = {
             let mut state = self.state();
+            if state.abandoned.len() >= ABANDONED_MAX {
+                return Err(StoreError::Overloaded);
+            }
             *state.open.entry(time_bucket).or_default() += 1;
-            time_bucket <= state.announced
+            state.has_announced(time_bucket)
         };
         let home = Some(Arc::clone(&self.state));
         let mut intent =
@@ -314,12 +370,14 @@ impl Intents {
 
     /// Writes the heartbeat of this process, with the time buckets of its intents.
     pub(crate) async fn heartbeat(&self, cql: &Cql) -> Result<()> {
-        // One bucket ahead, so that a bucket is announced before the first intent in it.
-        let newest = self.time_bucket() + 1;
-        let oldest = self.state().open.keys().next().copied().unwrap_or(newest - 1);
+        let began = Instant::now();
+        let present = self.time_bucket();
+        let newest = present + ANNOUNCED_AHEAD;
+        let oldest = self.state().open.keys().next().copied().unwrap_or(present);
         self.processes.heartbeat(cql, oldest, newest).await?;
         let mut state = self.state();
         state.announced = state.announced.max(newest);
+        state.last_heartbeat = state.last_heartbeat.max(Some(began));
         Ok(())
     }
 
@@ -344,17 +402,18 @@ impl Intents {
         failed: &Peer,
         time_bucket: i64,
         from: PagingState,
-    ) -> Result<(Vec<Intent>, Option<PagingState>)> {
-        let (rows, next) = cql
-            .page::<(Uuid, Option<String>, Option<Vec<u8>>)>(&self.read, (failed.process, time_bucket), from)
-            .await?;
-        let mut intents = Vec::with_capacity(rows.len());
+    ) -> Result<OrphanedPage> {
+        type Stored = (Uuid, Option<String>, Option<Vec<u8>>);
+        let (rows, next) = cql.page::<Stored>(&self.read, (failed.process, time_bucket), from).await?;
+        let mut page = OrphanedPage { intents: Vec::with_capacity(rows.len()), skipped: 0, next };
         for (op_id, kind, payload) in rows {
-            let kind = kind.as_deref().and_then(Kind::named);
-            let (Some(kind), Some(payload)) = (kind, payload) else {
-                return Err(StoreError::Corrupt(format!("intent of operation {op_id}")));
+            let known = kind.as_deref().and_then(Kind::named);
+            let (Some(kind), Some(payload)) = (known, payload) else {
+                self.unreadable.report(&format!("intent {op_id}"), &format!("kind {kind:?}"));
+                page.skipped += 1;
+                continue;
             };
-            intents.push(Intent {
+            page.intents.push(Intent {
                 kind,
                 op_id,
                 payload,
@@ -364,7 +423,37 @@ impl Intents {
                 home: None,
             });
         }
-        Ok((intents, next))
+        Ok(page)
+    }
+
+    /// Whether it is this process' turn to recover a bucket of a failed process: the owner at once, the others one after
+    /// another while it is not done; a bucket that was found done is looked at again after a while.
+    pub(crate) fn is_turn(&self, failed: &Peer, time_bucket: i64) -> bool {
+        let rank = u32::try_from(self.ownership.rank(failed.bucket_key(time_bucket))).unwrap_or(u32::MAX);
+        let delay = TAKE_OVER_AFTER.saturating_mul(rank);
+        let state = self.state();
+        let done_at = state.recovered.get(&failed.process).and_then(|buckets| buckets.get(&time_bucket));
+        let is_done = done_at.is_some_and(|at| at.elapsed() < RECHECKED_AFTER.saturating_add(delay));
+        !is_done && failed.silent_for >= FAILURE_TIMEOUT.saturating_add(delay)
+    }
+
+    /// A bucket of a failed process has no intents that this process could finish.
+    pub(crate) fn recovered(&self, failed: &Peer, time_bucket: i64) {
+        let mut state = self.state();
+        state.recovered.entry(failed.process).or_default().insert(time_bucket, Instant::now());
+    }
+
+    /// Forgets what was recovered of processes that live again or were removed.
+    pub(crate) fn retain_recovered(&self, failed: &[Peer]) {
+        let is_failed = |process: &Uuid| failed.iter().any(|peer| peer.process == *process);
+        self.state().recovered.retain(|process, _| is_failed(process));
+    }
+
+    /// Whether this process is to remove a failed one from the list, if it has no intents any more. Not before it must have
+    /// noticed that it was silent, or an intent that it begins afterwards would never be read.
+    pub(crate) fn may_forget(&self, failed: &Peer) -> bool {
+        let rank = u32::try_from(self.ownership.rank(failed.key())).unwrap_or(u32::MAX);
+        failed.silent_for >= FORGOTTEN_AFTER.saturating_add(TAKE_OVER_AFTER.saturating_mul(rank))
     }
 
     /// Removes a failed process whose intents are all finished.
@@ -375,4 +464,20 @@ impl Intents {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_was_silent_for_long_announces_itself_before_it_begins() {
+        let now = Instant::now();
+        let state = |last_heartbeat, announced| State { announced, last_heartbeat, ..State::default() };
+        assert!(state(Some(now), 5).has_announced(5));
+        assert!(!state(Some(now), 5).has_announced(6), "beyond the announced buckets");
+        assert!(!state(None, 5).has_announced(5), "never announced");
+        assert!(!state(now.checked_sub(HEARTBEAT_LEASE), 5).has_announced(5), "silent for the lease");
+        assert!(HEARTBEAT_LEASE * 2 < FORGOTTEN_AFTER, "another process forgets it long after that");
+    }
 }

@@ -3,53 +3,55 @@
 //! A timer row names one order or reservation and stands for all of its partition that are due in the same second: one of the
 //! requests of a second writes it, and the process that fires it checks the whole partition.
 //!
-//! Rows are in partitions by minute and shard; a small table says which minutes have rows, so that no process scans. Every
-//! process may fire every timer: what follows is decided by a conditional write elsewhere. To save work the shards are divided
-//! among the living processes ([`Ownership`]); an overdue timer is fired by any process.
+//! Rows are in partitions by ten minutes and shard. Which of the ten minutes have rows is announced, so that a process that
+//! comes back after days does not scan them all; how far a shard is done is stored, so that no process walks through the
+//! tombstones of fired timers. A timer that is added late is checked against the stored progress afterwards, and the process
+//! that closes a stretch reads it again after it has said so: one of the two always sees the other.
+//!
+//! Every process may fire every timer: what follows is decided by a conditional write elsewhere. To save work each shard has
+//! one owner among the living processes ([`Ownership`]); the others take over what is overdue, one after another.
+
+mod position;
+mod rows;
+mod walk;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
-use scylla::deserialize::row::DeserializeRow;
-use scylla::response::PagingState;
-use scylla::statement::prepared::PreparedStatement;
-use scylla::value::CqlTimestamp;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::ownership::{Ownership, key_of};
-use crate::driver::coalesce::writes::CoalescedWrites;
-use crate::driver::statements::{Access, Cql};
-use crate::driver::time::{from_cql, to_cql};
-use crate::schema::tables::Table;
-use crate::stock::ledger::END_OF_TIME;
+use super::unreadable::UnreadableRows;
+use crate::driver::statements::Cql;
+use position::{Position, bucket_of, buckets_between, upper_bound};
+use rows::{Statements, TimerRow};
+pub(crate) use walk::{Budget, fire_partition};
 
-/// Shards of a minute: at most so many processes share the timers.
-const SHARDS: i32 = 4;
-const BUCKET_MS: i64 = 60_000;
-/// A minute is closed this long after its end: clocks differ by less.
-const CLOSED_AFTER_MS: i64 = 60_000;
-/// A timer that is so late is fired by any process, not only by the owner of its shard.
-const OVERDUE_MS: i64 = 3_000;
-/// Minutes read in one round.
-const BUCKETS_MAX: i32 = 64;
-/// Minutes that this process knows to be announced, and partitions that it knows to have a row.
+/// Shards of a queue: at most so many processes share the timers.
+const SHARDS: i32 = 64;
+/// Where the partition of a shard has no quorum, one of so many others is used.
+const SHARDS_TO_CHOOSE: u64 = 16;
+/// Shards that are read at the same time.
+const CONCURRENT_SHARDS: usize = 16;
+/// Announcements that this process knows to be written, and partitions that it knows to have a row.
 const REMEMBERED_MAX: usize = 10_000;
 /// A row is shared only if it fires at least this much later: no request takes longer, so none can come too late for it.
 const SHARED_BEFORE_MS: i64 = 60_000;
 /// A request that took longer than this writes a row of its own.
 const SHARED_FOR: Duration = Duration::from_secs(30);
 const SECOND_MS: i64 = 1_000;
-/// Partitions that are checked at the same time, and orders or reservations of one that are ended at the same time: the stock
-/// keeper decides those of one product together.
+/// Partitions that are checked at the same time.
 const CONCURRENT_PARTITIONS: usize = 8;
-const CONCURRENT_ENDS: usize = 64;
+/// Attempts to add a late timer; each is lost to a process that closes the stretch at this moment.
+const ADD_ATTEMPTS: usize = 4;
+/// A timer whose partition cannot be checked for so long is moved so much ahead, and does not keep others waiting.
+const POSTPONED_MS: i64 = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum TimerQueue {
@@ -68,71 +70,67 @@ impl TimerQueue {
     }
 }
 
-/// A row that is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct TimerRow {
-    fires_at: Timestamp,
-    id: Uuid,
-    time_bucket: i64,
-    shard: i32,
-}
-
-type BucketKey = (TimerQueue, i64, i32);
 /// A partition, and when it is to be checked.
 type SharedKey = (TimerQueue, i64, Timestamp);
 
 #[derive(Debug)]
 pub(crate) struct Timers {
-    insert: CoalescedWrites<BucketKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
-    delete: CoalescedWrites<BucketKey, (&'static str, i64, i32, CqlTimestamp, Uuid)>,
-    read: PreparedStatement,
-    announce: PreparedStatement,
-    time_buckets: PreparedStatement,
-    close_bucket: PreparedStatement,
-    announced: Mutex<HashSet<BucketKey>>,
+    statements: Statements,
+    announced: Mutex<HashSet<(TimerQueue, i64)>>,
     /// When the shared row of a partition was written; a request that comes while it is being written waits for it.
     shared_rows: Mutex<HashMap<SharedKey, Arc<OnceCell<Instant>>>>,
+    positions: Mutex<HashMap<(TimerQueue, i32), Position>>,
     ownership: Arc<Ownership>,
+    unreadable: Arc<UnreadableRows>,
+}
+
+/// What one round reads of a shard.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    queue: TimerQueue,
+    shard: i32,
+    rank: usize,
+    position: Option<Position>,
+    upper: Timestamp,
+    now: Timestamp,
+}
+
+impl Turn {
+    /// Whether it takes the announcements to know what to read.
+    fn needs_announcements(&self) -> bool {
+        self.position
+            .is_none_or(|position| buckets_between(position.lower_bound(self.now), self.upper).is_none())
+    }
 }
 
 impl Timers {
-    pub(crate) async fn prepare(cql: &Cql, ownership: Arc<Ownership>) -> Result<Self> {
-        let (timers, time_buckets) = (Table::Timers, Table::TimerBuckets);
-        let insert = "INSERT INTO {} (queue, time_bucket, shard, fires_at, id) VALUES (?, ?, ?, ?, ?)";
-        let delete =
-            "DELETE FROM {} WHERE queue = ? AND time_bucket = ? AND shard = ? AND fires_at = ? AND id = ?";
-        let read = "SELECT fires_at, id FROM {} WHERE queue = ? AND time_bucket = ? AND shard = ? AND fires_at <= ? LIMIT ?";
-        let known = "SELECT time_bucket FROM {} WHERE queue = ? AND shard = ? AND time_bucket <= ? LIMIT ?";
+    pub(crate) async fn prepare(
+        cql: &Cql,
+        ownership: Arc<Ownership>,
+        unreadable: Arc<UnreadableRows>,
+    ) -> Result<Self> {
         Ok(Self {
-            insert: CoalescedWrites::new(cql.prepare(timers, Access::Write, insert).await?),
-            delete: CoalescedWrites::new(cql.prepare(timers, Access::Write, delete).await?),
-            read: cql.prepare(timers, Access::Read, read).await?,
-            announce: cql
-                .prepare(
-                    time_buckets,
-                    Access::Write,
-                    "INSERT INTO {} (queue, shard, time_bucket) VALUES (?, ?, ?)",
-                )
-                .await?,
-            time_buckets: cql.prepare(time_buckets, Access::Read, known).await?,
-            close_bucket: cql
-                .prepare(
-                    time_buckets,
-                    Access::Write,
-                    "DELETE FROM {} WHERE queue = ? AND shard = ? AND time_bucket = ?",
-                )
-                .await?,
+            statements: Statements::prepare(cql).await?,
             announced: Mutex::default(),
             shared_rows: Mutex::default(),
+            positions: Mutex::default(),
             ownership,
+            unreadable,
         })
     }
 
-    fn owns(&self, shard: i32) -> bool {
-        self.ownership.owns(key_of(&[u64::from(shard.cast_unsigned())]))
+    /// The unreadable rows that walks of this process skip.
+    pub(crate) fn unreadable(&self) -> &UnreadableRows {
+        &self.unreadable
     }
 
-    /// Makes sure that the partition of `id` is checked from `fires_at` on.
+    /// Whether a timer is far enough ahead to be written before what it stands for.
+    pub(crate) fn is_far(fires_at: Timestamp, now: Timestamp) -> bool {
+        fires_at >= now.plus_millis(SHARED_BEFORE_MS)
+    }
+
+    /// Makes sure that the partition of `id` is checked from `fires_at` on. A timer that is not far ahead is to be added after
+    /// the row that it stands for, or it may fire before.
     pub(crate) async fn add(
         &self,
         cql: &Arc<Cql>,
@@ -142,18 +140,18 @@ impl Timers {
         now: Timestamp,
     ) -> Result<()> {
         let fires_at = whole_second(fires_at);
-        if fires_at >= now.plus_millis(SHARED_BEFORE_MS) {
-            let row = self.shared_row((queue, partition, fires_at));
-            let write = async || {
-                self.add_row(cql, queue, fires_at, (partition, id), now).await?;
-                Ok::<_, StoreError>(Instant::now())
-            };
-            let written = row.get_or_try_init(write).await?;
-            if written.elapsed() < SHARED_FOR {
-                return Ok(());
-            }
+        if !Self::is_far(fires_at, now) {
+            return self.add_checked(cql, queue, fires_at.max(whole_second(now)), (partition, id)).await;
         }
-        self.add_row(cql, queue, fires_at, (partition, id), now).await
+        let shard = self.available_shard(cql, queue, fires_at, partition);
+        let row = TimerRow { fires_at, id, attempt: 0, shard };
+        let shared = self.shared_row((queue, partition, fires_at));
+        let write = async || {
+            self.add_row(cql, queue, row).await?;
+            Ok::<_, StoreError>(Instant::now())
+        };
+        let written = shared.get_or_try_init(write).await?;
+        if written.elapsed() < SHARED_FOR { Ok(()) } else { self.add_row(cql, queue, row).await }
     }
 
     fn shared_row(&self, key: SharedKey) -> Arc<OnceCell<Instant>> {
@@ -164,35 +162,33 @@ impl Timers {
         Arc::clone(rows.entry(key).or_default())
     }
 
-    async fn add_row(
-        &self,
-        cql: &Arc<Cql>,
-        queue: TimerQueue,
-        fires_at: Timestamp,
-        (partition, id): (i64, Uuid),
-        now: Timestamp,
-    ) -> Result<()> {
-        // A minute of the past may be closed already, so a late timer goes into the present one.
-        let time_bucket = time_bucket_of(fires_at).max(time_bucket_of(now));
-        let shard = shard_of(partition);
-        let key = (queue, time_bucket, shard);
+    /// The shard of a partition, or another one whose partition has its quorum.
+    fn available_shard(&self, cql: &Cql, queue: TimerQueue, at: Timestamp, partition: i64) -> i32 {
+        let has_quorum = |shard: &i32| self.statements.is_available(cql, queue, at, *shard);
+        let shards = (0..SHARDS_TO_CHOOSE).map(|salt| shard_of(partition, salt));
+        shards.into_iter().find(has_quorum).unwrap_or_else(|| shard_of(partition, 0))
+    }
+
+    async fn add_row(&self, cql: &Arc<Cql>, queue: TimerQueue, row: TimerRow) -> Result<()> {
+        let key = (queue, bucket_of(row.fires_at));
         let is_announced = {
             let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
             announced.contains(&key)
         };
         if !is_announced {
-            // A crash after this leaves an announced minute without rows: the next process that reads it closes it.
-            cql.write(&self.announce, (queue.name(), shard, time_bucket)).await?;
+            // A crash after this leaves announced minutes without rows: the next process that reads them finds none.
+            self.statements.announce(cql, queue, key.1, self.ownership.own()).await?;
             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
             if announced.len() >= REMEMBERED_MAX {
                 announced.clear();
             }
             announced.insert(key);
         }
-        self.insert.write(cql, key, (queue.name(), time_bucket, shard, to_cql(fires_at), id)).await
+        self.statements.insert(cql, queue, row).await
     }
 
-    /// Adds a timer that may be long overdue, in a minute that was closed already.
+    /// Adds a timer that may be long overdue: it goes where it is still found. To be called after the row that it stands for
+    /// is written.
     pub(crate) async fn add_overdue(
         &self,
         cql: &Arc<Cql>,
@@ -201,16 +197,41 @@ impl Timers {
         (partition, id): (i64, Uuid),
     ) -> Result<()> {
         let fires_at = whole_second(fires_at);
-        let (time_bucket, shard) = (time_bucket_of(fires_at), shard_of(partition));
-        let row = (queue.name(), time_bucket, shard, to_cql(fires_at), id);
-        self.insert.write(cql, (queue, time_bucket, shard), row).await?;
-        // After the row, so that no process finds the minute empty and closes it again. A crash before this leaves a row that is
-        // not found: the import that adds it is repeated.
-        cql.write(&self.announce, (queue.name(), shard, time_bucket)).await
+        let shard = self.available_shard(cql, queue, fires_at, partition);
+        let closing = self.statements.closing(cql, queue, shard).await?;
+        let fires_at = fires_at.max(after(closing));
+        self.add_checked(cql, queue, fires_at, (partition, id)).await
+    }
+
+    /// Adds a timer, again further ahead where the stretch was closed meanwhile. Each attempt is a new row, which no earlier
+    /// deletion can hide.
+    async fn add_checked(
+        &self,
+        cql: &Arc<Cql>,
+        queue: TimerQueue,
+        mut fires_at: Timestamp,
+        (partition, id): (i64, Uuid),
+    ) -> Result<()> {
+        for _ in 0..ADD_ATTEMPTS {
+            let shard = self.available_shard(cql, queue, fires_at, partition);
+            let attempt = random_attempt();
+            self.add_row(cql, queue, TimerRow { fires_at, id, attempt, shard }).await?;
+            // A crash here leaves a timer that may never fire: the intent of the order is still there, and recovery adds the
+            // timer again; a reservation without a timer expires for every reader in time.
+            let closing = self.statements.closing(cql, queue, shard).await?;
+            if closing < Some(fires_at) {
+                return Ok(());
+            }
+            fires_at = after(closing);
+        }
+        Err(StoreError::Unavailable(format!(
+            "add a timer of {id}: the shard was closed {ADD_ATTEMPTS} times meanwhile"
+        )))
     }
 
     /// Fires the timers that are due, some partitions at the same time. `fire` ends what is due in one partition and returns
-    /// how much that was and whether it was all of it; the result is the sum.
+    /// how much that was and whether it was all of it; the result is the sum. A failure keeps no other timer from firing: it
+    /// is returned when the rest is done.
     pub(crate) async fn fire_due<F>(
         &self,
         cql: &Arc<Cql>,
@@ -222,141 +243,180 @@ impl Timers {
     where
         F: Future<Output = Result<(usize, bool)>>,
     {
+        let (due, mut first_error) = self.due(cql, queue, now, limit).await;
         let mut partitions: BTreeMap<i64, Vec<TimerRow>> = BTreeMap::new();
-        for row in self.rows(cql, queue, now, limit).await? {
+        for row in due {
             partitions.entry(partition(row.id)).or_default().push(row);
         }
         let fired = partitions.into_iter().map(|(partition, rows)| {
             let fired = fire(partition);
             async move {
-                let (count, is_done) = fired.await?;
-                // A crash here leaves timers of a partition that is done: the next process finds nothing due and removes them.
-                if is_done {
-                    self.remove(cql, queue, &rows).await?;
+                match fired.await {
+                    // A crash here leaves timers of a partition that is done: the next process finds nothing due and removes
+                    // them.
+                    Ok((count, true)) => self.remove(cql, queue, &rows).await.map(|()| count),
+                    Ok((count, false)) => Ok(count),
+                    Err(error) => {
+                        self.postpone(cql, queue, partition, &rows, now).await;
+                        Err(error)
+                    }
                 }
-                Ok::<_, StoreError>(count)
             }
         });
-        let counts: Vec<usize> = stream::iter(fired.collect::<Vec<_>>())
-            .buffer_unordered(CONCURRENT_PARTITIONS)
-            .try_collect()
-            .await?;
-        Ok(counts.into_iter().sum())
+        let mut fired = stream::iter(fired.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_PARTITIONS);
+        let mut sum = 0;
+        while let Some(count) = fired.next().await {
+            match count {
+                Ok(count) => sum += count,
+                Err(error) => first_error = first_error.and(Err(error)),
+            }
+        }
+        first_error.map(|()| sum)
     }
 
-    /// Timers that are due, the oldest first.
-    async fn rows(
+    /// Moves timers ahead whose partition cannot be checked for long, so that the timers behind them are read.
+    async fn postpone(
+        &self,
+        cql: &Arc<Cql>,
+        queue: TimerQueue,
+        partition: i64,
+        rows: &[TimerRow],
+        now: Timestamp,
+    ) {
+        let is_late = |row: &&TimerRow| row.fires_at <= now.plus_millis(-POSTPONED_MS);
+        for row in rows.iter().filter(is_late) {
+            let later = whole_second(now.plus_millis(POSTPONED_MS));
+            let added = self.add_checked(cql, queue, later, (partition, row.id)).await;
+            // A crash here leaves the timer twice: the second one finds nothing due.
+            if added.is_ok() && self.remove(cql, queue, std::slice::from_ref(row)).await.is_ok() {
+                tracing::warn!(id = %row.id, "postponed a timer: its partition cannot be read or written");
+            }
+        }
+    }
+
+    /// Timers that are due, the oldest first, and the first error of the shards that could not be read.
+    async fn due(
         &self,
         cql: &Arc<Cql>,
         queue: TimerQueue,
         now: Timestamp,
         limit: usize,
-    ) -> Result<Vec<TimerRow>> {
-        let mut rows = Vec::new();
-        let limit_row = i32::try_from(limit).unwrap_or(i32::MAX);
-        for shard in 0..SHARDS {
-            let mut remaining = limit;
-            let values = (queue.name(), shard, time_bucket_of(now), BUCKETS_MAX);
-            let time_buckets: Vec<(i64,)> = cql.rows(&self.time_buckets, values).await?;
-            for (time_bucket,) in time_buckets {
-                if remaining == 0 {
-                    break;
-                }
-                let values = (queue.name(), time_bucket, shard, to_cql(now), limit_row);
-                let found: Vec<(CqlTimestamp, Uuid)> = cql.rows(&self.read, values).await?;
-                let is_closed = now.as_millis() >= (time_bucket + 1) * BUCKET_MS + CLOSED_AFTER_MS;
-                if found.is_empty() && is_closed {
-                    self.close(cql, queue, time_bucket, shard).await?;
-                }
-                remaining = remaining.saturating_sub(found.len());
-                rows.extend(
-                    found
-                        .into_iter()
-                        .map(|(fires_at, id)| TimerRow {
-                            fires_at: from_cql(fires_at),
-                            id,
-                            time_bucket,
-                            shard,
-                        })
-                        .filter(|row| self.owns(shard) || is_overdue(row, now)),
-                );
+    ) -> (Vec<TimerRow>, Result<()>) {
+        let turns: Vec<Turn> = (0..SHARDS).filter_map(|shard| self.turn(queue, shard, now)).collect();
+        let announced = if turns.iter().any(Turn::needs_announcements) {
+            match self.statements.announced(cql, queue, bucket_of(now)).await {
+                Ok(announced) => announced,
+                Err(error) => return (Vec::new(), Err(error)),
+            }
+        } else {
+            Vec::new()
+        };
+        let reads = turns.into_iter().map(|turn| self.read_shard(cql, turn, &announced, limit));
+        let mut reads = stream::iter(reads.collect::<Vec<_>>()).buffer_unordered(CONCURRENT_SHARDS);
+        let (mut rows, mut first_error) = (Vec::new(), Ok(()));
+        while let Some(read) = reads.next().await {
+            match read {
+                Ok(found) => rows.extend(found),
+                Err(error) => first_error = first_error.and(Err(error)),
             }
         }
         rows.sort_unstable();
         rows.truncate(limit);
+        (rows, first_error)
+    }
+
+    /// What this process reads of a shard at `now`; `None` where it is not its turn.
+    fn turn(&self, queue: TimerQueue, shard: i32, now: Timestamp) -> Option<Turn> {
+        let rank = self.ownership.rank(key_of(&[u64::from(shard.cast_unsigned())]));
+        let positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = positions.get(&(queue, shard)).copied().filter(|position| position.rank == rank);
+        let upper = upper_bound(rank, position.map(|position| position.read_at), now)?;
+        Some(Turn { queue, shard, rank, position, upper, now })
+    }
+
+    fn set_position(&self, turn: &Turn, position: Position) {
+        let mut positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        positions.insert((turn.queue, turn.shard), position);
+    }
+
+    /// The timers of a shard that are due, the oldest first.
+    async fn read_shard(
+        &self,
+        cql: &Arc<Cql>,
+        turn: Turn,
+        announced: &[i64],
+        limit: usize,
+    ) -> Result<Vec<TimerRow>> {
+        let position = match turn.position {
+            Some(position) => position,
+            None => match self.first_position(cql, &turn, announced).await? {
+                Some(position) => position,
+                None => return Ok(Vec::new()),
+            },
+        };
+        let range = (position.lower_bound(turn.now), turn.upper);
+        let buckets = match buckets_between(range.0, range.1) {
+            Some(buckets) => buckets.collect(),
+            None => announced_between(announced, range),
+        };
+        let rows = self.statements.rows(cql, (turn.queue, turn.shard), &buckets, range, limit).await?;
+        let position = position.after_read(rows.first().map(|row| row.fires_at), turn.upper, turn.now);
+        self.set_position(&turn, position);
+        if rows.is_empty()
+            && let Some(to) = position.closes_at(turn.now)
+        {
+            self.close(cql, &turn, position, to).await?;
+        }
         Ok(rows)
     }
 
-    /// Closes a minute that was found empty, unless another process added a row since and announced it in vain.
-    async fn close(&self, cql: &Cql, queue: TimerQueue, time_bucket: i64, shard: i32) -> Result<()> {
-        cql.write(&self.close_bucket, (queue.name(), shard, time_bucket)).await?;
-        // A crash here leaves a row that no process finds only if a process more than a minute late added it just now: such a
-        // reservation still ends when it is read, such an order keeps its units until it is cancelled.
-        let any = (queue.name(), time_bucket, shard, to_cql(END_OF_TIME), 1);
-        match cql.first::<(CqlTimestamp, Uuid)>(&self.read, any).await? {
-            Some(_) => cql.write(&self.announce, (queue.name(), shard, time_bucket)).await,
-            None => Ok(()),
+    /// Where this process begins with a shard: where the last owner stopped, or at the first announcement.
+    async fn first_position(&self, cql: &Cql, turn: &Turn, announced: &[i64]) -> Result<Option<Position>> {
+        if announced.is_empty() {
+            return Ok(None);
         }
+        let done = self.statements.done(cql, turn.queue, turn.shard).await?;
+        let first = announced.iter().min().map(|bucket| Timestamp::from_millis(bucket * position::BUCKET_MS));
+        Ok(done.or(first).map(|from| Position::start(turn.rank, from)))
+    }
+
+    /// Closes the shard up to a moment, so that the next owner begins there.
+    async fn close(&self, cql: &Cql, turn: &Turn, position: Position, to: Timestamp) -> Result<()> {
+        let Turn { queue, shard, .. } = *turn;
+        self.statements.set_closing(cql, queue, shard, to).await?;
+        // A crash here leaves a stretch into which no timer is added any more, and which the next owner reads again.
+        let range = (position.from, to);
+        let buckets = match buckets_between(range.0, range.1) {
+            Some(buckets) => buckets.collect(),
+            None => announced_between(&self.statements.announced(cql, queue, bucket_of(to)).await?, range),
+        };
+        let rows = self.statements.rows(cql, (queue, shard), &buckets, range, 1).await?;
+        match rows.first() {
+            // A timer that came late: the next round fires it.
+            Some(late) => self.set_position(turn, position.after_read(Some(late.fires_at), to, turn.now)),
+            None => {
+                self.statements.set_done(cql, queue, shard, to).await?;
+                self.set_position(turn, Position { from: to, ..position });
+            }
+        }
+        Ok(())
     }
 
     /// Removes timers that were fired.
     async fn remove(&self, cql: &Arc<Cql>, queue: TimerQueue, rows: &[TimerRow]) -> Result<()> {
-        let deletes = rows.iter().map(|row| {
-            let values = (queue.name(), row.time_bucket, row.shard, to_cql(row.fires_at), row.id);
-            self.delete.write(cql, (queue, row.time_bucket, row.shard), values)
-        });
+        let deletes = rows.iter().map(|row| self.statements.delete(cql, queue, *row));
         try_join_all(deletes).await.map(drop)
     }
 }
 
-/// Ends what is due in one partition, page by page; returns how much, and whether that is all of it. `select` picks what is due
-/// from the rows; `end` returns whether this call ended it.
-pub(crate) async fn fire_partition<R, T, F>(
-    cql: &Cql,
-    (of_partition, partition): (&PreparedStatement, i64),
-    budget: &Budget,
-    select: impl Fn(R) -> Result<Option<T>>,
-    end: impl Fn(T) -> F,
-) -> Result<(usize, bool)>
-where
-    R: for<'f, 'm> DeserializeRow<'f, 'm>,
-    F: Future<Output = Result<bool>>,
-{
-    let mut count = 0;
-    let mut from = PagingState::start();
-    loop {
-        let (rows, next) = cql.page::<R>(of_partition, (partition,), from).await?;
-        let mut due = Vec::new();
-        for row in rows {
-            due.extend(select(row)?);
-        }
-        let (wanted, granted) = (due.len(), budget.take(due.len()));
-        let ends: Vec<F> = due.into_iter().take(granted).map(&end).collect();
-        let ended: Vec<bool> = stream::iter(ends).buffer_unordered(CONCURRENT_ENDS).try_collect().await?;
-        count += ended.into_iter().filter(|is_ended| *is_ended).count();
-        match next {
-            _ if granted < wanted => return Ok((count, false)),
-            Some(next) => from = next,
-            None => return Ok((count, true)),
-        }
-    }
+fn announced_between(announced: &[i64], (from, to): (Timestamp, Timestamp)) -> Vec<i64> {
+    let range = bucket_of(from)..=bucket_of(to);
+    announced.iter().copied().filter(|bucket| range.contains(bucket)).collect()
 }
 
-/// How much a call may still end.
-pub(crate) struct Budget(AtomicUsize);
-
-impl Budget {
-    pub(crate) const fn new(limit: usize) -> Self {
-        Self(AtomicUsize::new(limit))
-    }
-
-    /// Takes what is wanted, or as much as remains.
-    pub(crate) fn take(&self, wanted: usize) -> usize {
-        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| {
-            Some(remaining.saturating_sub(wanted))
-        });
-        before.unwrap_or_default().min(wanted)
-    }
+/// The first second after everything that is closed.
+fn after(closing: Option<Timestamp>) -> Timestamp {
+    closing.map_or(Timestamp::from_millis(i64::MIN), |closing| whole_second(closing.plus_millis(1)))
 }
 
 /// The first whole second that is not before.
@@ -365,17 +425,16 @@ fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(seconds.saturating_mul(SECOND_MS))
 }
 
-fn is_overdue(row: &TimerRow, now: Timestamp) -> bool {
-    now.as_millis() - row.fires_at.as_millis() >= OVERDUE_MS
+/// Never 0, which is the row that requests share.
+fn random_attempt() -> i32 {
+    let random = Uuid::new_v4().as_u128() % u128::from(u32::MAX >> 1);
+    i32::try_from(random).unwrap_or_default().saturating_add(1)
 }
 
-const fn time_bucket_of(at: Timestamp) -> i64 {
-    at.as_millis().div_euclid(BUCKET_MS)
-}
-
-/// All timers of a partition are in one shard, so that one process fires them.
-fn shard_of(partition: i64) -> i32 {
-    i32::try_from(partition.rem_euclid(i64::from(SHARDS))).unwrap_or_default()
+/// All timers of a partition are in one shard, so that one process fires them; with a salt, in another one.
+fn shard_of(partition: i64, salt: u64) -> i32 {
+    let shard = key_of(&[partition.cast_unsigned(), salt]) % u64::from(SHARDS.cast_unsigned());
+    i32::try_from(shard).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -393,8 +452,9 @@ mod tests {
     }
 
     #[test]
-    fn budget_never_grants_more_than_its_limit() {
-        let budget = Budget::new(5);
-        assert_eq!([3, 4, 1, 0].map(|wanted| budget.take(wanted)), [3, 2, 0, 0]);
+    fn partitions_of_neighbouring_moments_are_in_different_shards() {
+        let shards: HashSet<i32> = (1_000_000..1_000_064).map(|it| shard_of(it, 0)).collect();
+        assert!(shards.len() > 32, "{}", shards.len());
+        assert!(shards.iter().all(|shard| (0..SHARDS).contains(shard)));
     }
 }

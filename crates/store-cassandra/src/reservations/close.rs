@@ -172,8 +172,8 @@ impl CassandraStore {
         let by_time_bucket = &self.reservations.by_time_bucket;
         // The timer is removed after its whole partition was walked. A crash before that leaves the timer: it fires
         // again, here or in another process, and finds what has ended.
-        let walk =
-            |time_bucket| fire_partition(&self.cql, (by_time_bucket, time_bucket), budget, due, expire);
+        let reader = (&*self.cql, self.timers.unreadable());
+        let walk = |time_bucket| fire_partition(reader, (by_time_bucket, time_bucket), budget, due, expire);
         let time_bucket = |id| time_bucket_of(ReservationId::new(id));
         let fired =
             self.timers.fire_due(&self.cql, TimerQueue::Hold, (now, limit), time_bucket, walk).await?;

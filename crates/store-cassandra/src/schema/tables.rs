@@ -75,6 +75,7 @@ tables! {
     Reservations: Core "reservations",
     Timers: Core "timers",
     TimerBuckets: Core "timer_buckets",
+    TimerProgress: Core "timer_progress",
     IdempotencyKeys: Core "idempotency_keys",
     Intents: Core "intents",
     Processes: Core "processes",

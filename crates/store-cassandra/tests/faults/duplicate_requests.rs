@@ -31,13 +31,8 @@ fn reserve(key: &str, quantity: u32) -> Reserve {
 /// As if the process had died before it stored the outcome of the key.
 async fn delete_outcome(session: &Session, options: &Options, key: &str) {
     let table = full_name(options, Table::IdempotencyKeys);
-    let found = session
-        .query_unpaged(format!("SELECT shard FROM {table} WHERE key = ? ALLOW FILTERING"), (key,))
-        .await
-        .unwrap();
-    let (shard,) = found.into_rows_result().unwrap().first_row::<(i32,)>().unwrap();
-    let forget = format!("UPDATE {table} SET outcome = null WHERE shard = ? AND key = ? IF EXISTS");
-    session.query_unpaged(forget, (shard, key)).await.unwrap();
+    let forget = format!("UPDATE {table} SET outcome = null WHERE key = ? IF EXISTS");
+    session.query_unpaged(forget, (key,)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,4 +10,5 @@ mod fixtures;
 mod lost_nodes;
 mod recovery;
 mod statement_faults;
+mod timers;
 mod tombstones;

@@ -39,26 +39,33 @@ const RECOVERED: Duration = Duration::from_secs(30);
 const MARKERS_AT: CqlTimestamp = CqlTimestamp(-62_135_596_800_000);
 
 /// Leased keyspaces, and a session to write to them without the store.
-struct Shop {
-    lease: Lease,
+pub(crate) struct Shop {
+    pub(crate) lease: Lease,
     session: Session,
 }
 
 impl Shop {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let lease = Lease::empty().await;
         let session = connect(lease.options()).await.unwrap();
         Self { lease, session }
     }
 
     /// Runs a statement; `{}` in it is the table.
-    async fn run(&self, table: Table, statement: &str, values: impl SerializeRow) {
+    pub(crate) async fn run(&self, table: Table, statement: &str, values: impl SerializeRow) {
         let statement = statement.replace("{}", &full_name(self.lease.options(), table));
         self.session.query_unpaged(statement, values).await.unwrap();
     }
 
+    /// The partitions of a table whose partition key is a time bucket.
+    pub(crate) async fn time_buckets(&self, table: Table) -> Vec<i64> {
+        let select = format!("SELECT DISTINCT time_bucket FROM {}", full_name(self.lease.options(), table));
+        let found = self.session.query_unpaged(select, ()).await.unwrap().into_rows_result().unwrap();
+        found.rows::<(i64,)>().unwrap().map(|row| row.unwrap().0).collect()
+    }
+
     /// Stores the intents of a process that died, and its last heartbeat.
-    async fn abandon_intent(&self, intents: &[(&str, Uuid, Vec<u8>)]) -> Uuid {
+    pub(crate) async fn abandon_intent(&self, intents: &[(&str, Uuid, Vec<u8>)]) -> Uuid {
         let process = Uuid::new_v4();
         let intent = "INSERT INTO {} (process, time_bucket, op_id, kind, payload) VALUES (?, 0, ?, ?, ?)";
         for (kind, op_id, payload) in intents {
@@ -239,10 +246,11 @@ async fn orphaned_intents_are_completed() {
     }
     let never =
         ImportProduct { product: listed_product("never", "4.00"), op: Uuid::new_v4(), ..half.clone() };
-    // An intent that cannot be decoded does not delay the others.
+    // Intents that cannot be decoded, or whose operation is not known, do not delay the others.
     let nonsense = vec![0xff; 3];
     shop.abandon_intent(&[("product", Uuid::new_v4(), nonsense.clone())]).await;
     shop.abandon_intent(&[
+        ("unknown", Uuid::nil(), nonsense.clone()),
         ("import", Uuid::new_v4(), nonsense),
         ("product", Uuid::new_v4(), second_change("moved")),
         ("import", never.op, import::encode(&never)),
@@ -260,6 +268,10 @@ async fn orphaned_intents_are_completed() {
         assert_eq!(on_hand(&store, name, "south").await, Some(5), "{name}");
     }
     assert_eq!(store.product(&product_id("never"), Freshness::Latest).await.unwrap(), None);
+    eventually("the unreadable intents are counted", RECOVERED, async || {
+        (store.unreadable_rows() == 3).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use crate::PageRequest;
 use crate::orders::{Basket, PlaceOrder};
 
 pub(super) async fn a_fresh_store_is_ready(fixture: Fixture) {
-    assert_eq!(fixture.store.ready().await, Ok(()));
+    assert_eq!(fixture.store.ready().await, Ok(crate::Readiness::default()));
     assert_eq!(fixture.store.is_empty().await, Ok(true));
     assert_eq!(fixture.store.purge_expired(at(0), 100).await, Ok(0));
 }
