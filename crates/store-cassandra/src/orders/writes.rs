@@ -121,7 +121,7 @@ impl CassandraStore {
         list_buckets: &ListBuckets,
         now: Option<Timestamp>,
     ) -> Result<()> {
-        self.announce_lists(order, list_buckets).await?;
+        Box::pin(self.announce_lists(order, list_buckets)).await?;
         // Lists and timer come first, so that a reader who finds the order by its id finds it in the lists too. A
         // crash here leaves some of them: a list may show an order that has no row yet, and a timer may fire for
         // nothing. Recovery writes all of them again and then the row.
@@ -229,7 +229,7 @@ impl CassandraStore {
             );
             self.cql.write(&self.orders.writes.event, row).await?;
         }
-        self.announce_lists(order, &list_buckets).await?;
+        Box::pin(self.announce_lists(order, &list_buckets)).await?;
         self.write_lists(order, &list_buckets).await?;
         if order.status == OrderStatus::Created {
             self.add_payment_timer(order, None).await?;
