@@ -196,9 +196,9 @@ fn two_lines(number: u64) -> Vec<Demand> {
     vec![demand(&name(number), 1), demand(&name(number + 1), 1)]
 }
 
-fn key(route: &str, number: u64, now: Timestamp) -> Option<RequestIdentity> {
+fn key(route: &str, number: u64, now: Timestamp) -> RequestIdentity {
     let key = format!("{route}-{number}");
-    Some(identity(&key, &key, now))
+    identity(&key, &key, now)
 }
 
 fn buyer(number: u64) -> String {
@@ -216,7 +216,7 @@ fn order(route: &str, number: u64, basket: Basket, now: Timestamp) -> PlaceOrder
         payment_method: Some("card".to_owned()),
         pay_by: now.plus_seconds(1_800),
         now,
-        identity: key(route, number, now),
+        identity: Some(key(route, number, now)),
     }
 }
 
@@ -227,7 +227,7 @@ fn reservation(number: u64, now: Timestamp) -> Reserve {
         lines: two_lines(number),
         expires_at: now.plus_seconds(900),
         now,
-        identity: key("reserve", number, now),
+        identity: Some(key("reserve", number, now)),
     }
 }
 
@@ -260,11 +260,12 @@ async fn count_orders(counting: &mut Counting) {
             orders.push(store.place_order(command).await.unwrap().value.order_id);
         })
         .await;
-    for (route, to) in [("pay_order", OrderStatus::Paid), ("ship_order", OrderStatus::Shipped)] {
+    let steps = [("pay_order", OrderStatus::Paid, false), ("ship_order_keyed", OrderStatus::Shipped, true)];
+    for (route, to, is_keyed) in steps {
         counting
             .route(route, async |store, number, now| {
                 let order_id = at(&orders, number);
-                let (note, identity) = (None, key(route, number, now));
+                let (note, identity) = (None, is_keyed.then(|| key(route, number, now)));
                 let command =
                     SetStatus { order_id, of_user: None, to, note, expected_version: None, now, identity };
                 store.set_status(command).await.unwrap();
@@ -315,7 +316,7 @@ async fn count_stock(counting: &mut Counting) {
     counting
         .route("confirm", async |store, number, now| {
             let reservation_id = at(&held, number);
-            store.confirm(reservation_id, now, key("confirm", number, now)).await.unwrap();
+            store.confirm(reservation_id, now, Some(key("confirm", number, now))).await.unwrap();
         })
         .await;
     counting
@@ -327,7 +328,7 @@ async fn count_stock(counting: &mut Counting) {
                 reason: "delivery".to_owned(),
                 op: id(now),
                 now,
-                identity: key("adjust", number, now),
+                identity: Some(key("adjust", number, now)),
             };
             store.adjust(command).await.unwrap();
         })
@@ -340,7 +341,7 @@ async fn count_stock(counting: &mut Counting) {
     counting
         .route("import_product", async |store, number, now| {
             let (product, stock) = (product(&name(number)).build(), vec![(zone(ZONE), 1_000_000)]);
-            let identity = key("import", number, now);
+            let identity = Some(key("import", number, now));
             store.import_product(ImportProduct { product, stock, op: id(now), now, identity }).await.unwrap();
         })
         .await;

@@ -245,7 +245,7 @@ impl CassandraStore {
                         return Err(error.after_first_effect());
                     }
                     // Crash here: only the intent remains; `recover_product` writes the same listing again.
-                    self.intents.complete(&self.cql, intent).await;
+                    self.complete_soon(intent);
                     return Ok(Changed { product: stored.product, created: current.is_none() });
                 }
                 Ok(false) => self.intents.complete(&self.cql, intent).await,

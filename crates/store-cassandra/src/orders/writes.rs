@@ -121,7 +121,7 @@ impl CassandraStore {
         list_buckets: &ListBuckets,
         now: Option<Timestamp>,
     ) -> Result<()> {
-        self.announce_lists(order, list_buckets).await?;
+        Box::pin(self.announce_lists(order, list_buckets)).await?;
         let is_timer_far = now.is_some_and(|now| Timers::is_far(order.pay_by, now));
         let far_timer =
             async { if is_timer_far { self.add_payment_timer(order, now).await } else { Ok(()) } };
@@ -235,7 +235,7 @@ impl CassandraStore {
             );
             self.cql.write(&self.orders.writes.event, row).await?;
         }
-        self.announce_lists(order, &list_buckets).await?;
+        Box::pin(self.announce_lists(order, &list_buckets)).await?;
         self.write_lists(order, &list_buckets).await?;
         self.write_order_row(order, &list_buckets).await?;
         // A crash here leaves an unpaid order without a timer until the import runs again.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::intents::Intent;
 
 /// Completed intents are removed after this time.
-const REMOVED_AFTER: Duration = Duration::from_millis(500);
+const REMOVED_AFTER: Duration = Duration::from_secs(1);
 /// Intents that wait to be removed; beyond that they are removed at once.
 const WAITING_MAX: usize = 2_048;
 
