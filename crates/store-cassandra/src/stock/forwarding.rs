@@ -113,17 +113,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// The link to the owner of a partition; `None` where this process is the owner.
-    fn owner(&self, ownership_key: u64, now: Instant) -> Option<Arc<Link>> {
+    /// The owner of a partition with the link to it; `None` where this process is the owner.
+    fn owner(&self, ownership_key: u64, now: Instant) -> Option<(Uuid, Arc<Link>)> {
         let (owner, address) = lock(&self.directory).owner(ownership_key, now)?;
         let mut links = lock(&self.links);
         if let Some(link) = links.get(&owner).filter(|link| !link.is_closed()) {
-            return Some(Arc::clone(link));
+            return Some((owner, Arc::clone(link)));
         }
         links.retain(|_, link| !link.is_closed());
         let link = self.open(owner, address);
         links.insert(owner, Arc::clone(&link));
-        Some(link)
+        Some((owner, link))
     }
 
     fn open(&self, owner: Uuid, address: SocketAddr) -> Arc<Link> {
@@ -202,12 +202,13 @@ impl Forwarding {
         let peers = self.peers.get()?;
         let instant = Instant::now();
         let ownership_key = self.contention.key_to_forward(stock_key, instant)?;
-        let owner = peers.owner(ownership_key, instant)?;
-        match owner.forward(stock_key, command, now).await {
+        let (owner, link) = peers.owner(ownership_key, instant)?;
+        match link.forward(stock_key, command, now).await {
             Forwarded::Decided(outcome) => match outcome.decision(stock_key) {
                 // The owner cannot reach the cluster, or is shutting down; certainly nothing was applied.
                 Err(StoreError::Unavailable(error)) => {
-                    tracing::debug!(error, "forward a stock command: the owner did not apply it");
+                    tracing::debug!(error, %owner, "forward a stock command: the owner did not apply it");
+                    lock(&peers.directory).failed(owner, Instant::now());
                     None
                 }
                 decided => {
@@ -324,7 +325,7 @@ impl Keepers {
         let void = StockCommand::Advance { until, op_id, quantity, transition };
         match self.submit_locally(cql, stock_key, void, now).await? {
             Decision::Done { state: Some(LedgerState::Void), .. } => Ok(Decision::Short { available }),
-            held => Ok(held),
+            decision => Ok(decision),
         }
     }
 }

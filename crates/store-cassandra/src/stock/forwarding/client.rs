@@ -31,7 +31,7 @@ const _: () = assert!(LISTENER_TIMEOUT.as_millis() >= 4 * STAMP_INTERVAL.as_mill
 /// A command without a decision for so long is resolved by this process.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 /// A link without commands ends after this time.
-const LINK_IDLE: Duration = Duration::from_secs(60);
+const LINK_IDLE: Duration = Duration::from_mins(1);
 /// Commands that may wait for a decision on one link, and as many again to be sent.
 const IN_FLIGHT_MAX: usize = 16_384;
 /// Stamps that are remembered, and the time between two of them.

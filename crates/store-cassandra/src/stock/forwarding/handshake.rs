@@ -83,7 +83,7 @@ impl Token {
 fn nonce() -> [u8; NONCE_BYTES] {
     let mut nonce = [0; NONCE_BYTES];
     let halves = [Uuid::new_v4(), Uuid::new_v4()];
-    for (into, byte) in nonce.iter_mut().zip(halves.iter().flat_map(|half| half.as_bytes())) {
+    for (into, byte) in nonce.iter_mut().zip(halves.iter().flat_map(Uuid::as_bytes)) {
         *into = *byte;
     }
     nonce

@@ -114,7 +114,7 @@ async fn serve(mut stream: TcpStream, caller: SocketAddr, service: Arc<Service>)
     };
     match served.await {
         Err(error @ LinkError::WrongToken) => {
-            tracing::warn!(%caller, %error, "accept an internal connection")
+            tracing::warn!(%caller, %error, "accept an internal connection");
         }
         Err(error) => tracing::debug!(%caller, %error, "internal connection ended"),
         Ok(()) => {}
