@@ -27,6 +27,10 @@ impl ReadinessProbe {
 impl Maintenance for CassandraStore {
     async fn ready(&self) -> Result<()> {
         self.clock.check()?;
+        // A process of a data centre that does not sell is ready for the rest; one that cannot read whether it sells is not.
+        if let Err(error @ StoreError::Unavailable(_)) = self.selling.check() {
+            return Err(error);
+        }
         self.cql.check_replicas()?;
         // The driver learns late that a node is down, so the nodes themselves are asked for one partition.
         let probe: Result<Option<(Option<String>,)>> =
