@@ -33,6 +33,10 @@ impl ReadinessProbe {
 impl Maintenance for CassandraStore {
     async fn ready(&self) -> Result<Readiness> {
         self.clock.check()?;
+        // A process of a data centre that does not sell is ready for the rest; one that cannot read whether it sells is not.
+        if let Err(error @ StoreError::Unavailable(_)) = self.selling.check() {
+            return Err(error);
+        }
         let QuorumAvailability { lost_share, reason } = self.cql.quorum_availability();
         if 1.0 - lost_share < self.readiness.ready_share {
             return Err(StoreError::Unavailable(reason.unwrap_or_default()));

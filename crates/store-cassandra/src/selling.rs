@@ -207,23 +207,23 @@ impl Known {
     }
 
     /// Why a process of this data centre does not sell at an instant.
-    fn refusal(&self, local_dc: &str, at: Instant) -> Option<String> {
+    fn refusal(&self, local_dc: &str, at: Instant) -> Option<StoreError> {
         let age = at.saturating_duration_since(self.renewed);
         match &self.setting.selling {
             Selling::In(dc) if dc == local_dc && age <= LEASE => None,
-            Selling::In(dc) if dc == local_dc => Some(format!(
+            Selling::In(dc) if dc == local_dc => Some(StoreError::Unavailable(format!(
                 "changes of stock are refused: data centre {local_dc} sells, but this process could not read for {} s \
                  whether it still does",
                 age.as_secs()
-            )),
-            Selling::In(dc) => Some(format!(
+            ))),
+            Selling::In(dc) => Some(StoreError::NotServing(format!(
                 "changes of stock are refused in data centre {local_dc}: {dc} sells; send them to a process of {dc}, or move \
                  selling with `mw cluster sell-from {local_dc}`"
-            )),
-            Selling::Moving { from, to } => Some(format!(
+            ))),
+            Selling::Moving { from, to } => Some(StoreError::NotServing(format!(
                 "changes of stock are refused while selling moves from data centre {from} to {to}: {to} takes them when \
                  `mw cluster sell-from {to}` is done"
-            )),
+            ))),
         }
     }
 
@@ -258,7 +258,7 @@ impl SellingGuard {
         if !local_tables.is_empty()
             && let Some(reason) = known.refusal(&local_dc, read_at)
         {
-            tracing::warn!(reason, "this process serves reads, carts and sessions");
+            tracing::warn!(%reason, "this process serves reads, carts and sessions");
         }
         let known = (!local_tables.is_empty()).then(|| Mutex::new(known));
         Ok(Self { local_dc, known, statements })
@@ -268,9 +268,7 @@ impl SellingGuard {
     pub(crate) fn check(&self) -> Result<()> {
         let Some(known) = &self.known else { return Ok(()) };
         let known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .refusal(&self.local_dc, Instant::now())
-            .map_or(Ok(()), |reason| Err(StoreError::NotServing(reason)))
+        known.refusal(&self.local_dc, Instant::now()).map_or(Ok(()), Err)
     }
 
     /// Refuses where another data centre finishes or undoes operations on stock.
@@ -358,8 +356,11 @@ mod tests {
         let known = known("1 dc1", start);
         assert_eq!(known.refusal("dc1", start + LEASE), None);
         let stale = known.refusal("dc1", start + LEASE + Duration::from_secs(5)).unwrap();
-        assert!(stale.contains("could not read for 20 s whether it still does"), "{stale}");
+        assert!(matches!(stale, StoreError::Unavailable(_)), "{stale}");
+        assert!(stale.to_string().contains("could not read for 20 s whether it still does"), "{stale}");
         let other = known.refusal("dc2", start).unwrap();
+        assert!(matches!(other, StoreError::NotServing(_)), "{other}");
+        let other = other.to_string();
         assert!(other.contains("dc1 sells; send them to a process of dc1"), "{other}");
         assert!(other.contains("`mw cluster sell-from dc2`"), "{other}");
     }

@@ -122,7 +122,7 @@ impl ClockGuard {
             log_stop(first, state.max);
         }
         match state.fault {
-            Some(fault) => Err(StoreError::NotServing(fault.describe(state.max))),
+            Some(fault) => Err(fault.error(state.max)),
             None => Ok(()),
         }
     }
@@ -137,7 +137,7 @@ impl ClockGuard {
         let millis = now.as_millis().saturating_sub(state.anchor.latest_ms(Instant::now()));
         let fault = ClockFault::Skew { millis };
         if millis > 0 && Duration::from_millis(millis.unsigned_abs()) > state.max {
-            return Err(StoreError::NotServing(fault.describe(state.max)));
+            return Err(fault.error(state.max));
         }
         Ok(())
     }
@@ -175,6 +175,14 @@ fn log_stop(fault: ClockFault, max: Duration) {
 }
 
 impl ClockFault {
+    /// Nodes that do not answer are an outage; only a wrong clock waits for the operator.
+    fn error(self, max: Duration) -> StoreError {
+        match self {
+            Self::Skew { .. } => StoreError::NotServing(self.describe(max)),
+            Self::NotCompared { .. } => StoreError::Unavailable(self.describe(max)),
+        }
+    }
+
     fn describe(self, max: Duration) -> String {
         match self {
             Self::Skew { millis } => format!(
