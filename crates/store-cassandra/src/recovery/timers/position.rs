@@ -32,7 +32,7 @@ pub(super) struct Position {
     /// The `now` of the last read.
     pub(super) read_at: Timestamp,
     /// The `now` of the last read from `from` on.
-    swept_at: Timestamp,
+    pub(super) swept_at: Timestamp,
 }
 
 impl Position {
