@@ -117,7 +117,7 @@ async fn sell_for_a_while(store: &Arc<CassandraStore>, buyers: usize) -> Sold {
                     let took = u64::try_from(started.elapsed().as_millis()).unwrap();
                     match bought {
                         Ok(()) if is_measured.load(Ordering::Relaxed) => {
-                            *latencies.entry(took).or_default() += 1
+                            *latencies.entry(took).or_default() += 1;
                         }
                         Ok(()) => {}
                         // Failures count at any time.
