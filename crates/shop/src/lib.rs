@@ -75,6 +75,11 @@ impl Shop {
         self.store.ready().await
     }
 
+    /// How far the clock of this machine is ahead of the store's.
+    pub fn clock_skew_ms(&self) -> i64 {
+        self.store.clock_skew_ms()
+    }
+
     /// How many seconds the wall clock has jumped while the process runs; 0 while it agrees with the monotonic clock.
     pub fn clock_jump_seconds(&self) -> i64 {
         self.clock_jump_ms.load(Ordering::Relaxed) / 1_000

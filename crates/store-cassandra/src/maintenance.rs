@@ -50,6 +50,10 @@ impl Maintenance for CassandraStore {
         Ok(Readiness { lost_share, reason })
     }
 
+    fn clock_skew_ms(&self) -> i64 {
+        self.clock.skew_ms()
+    }
+
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
         if !self.may_expire(now) {
             return Ok(0);

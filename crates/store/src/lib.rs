@@ -56,6 +56,11 @@ pub trait Maintenance: Send + Sync {
     /// Whether storage can serve enough reads and writes now, and what it cannot serve; the error names the cause.
     async fn ready(&self) -> Result<Readiness>;
 
+    /// How far the clock of this machine is ahead of the store's, negative where it is behind; 0 where they are one.
+    fn clock_skew_ms(&self) -> i64 {
+        0
+    }
+
     /// Removes up to `limit` expired rows; returns how many. Reads never show an expired row, purged or not.
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;
 }

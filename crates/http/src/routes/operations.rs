@@ -5,13 +5,14 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode, Uri};
-use mw_store::Readiness;
+use mw_store::{Readiness, StoreError};
+use serde::Serialize;
 
 use crate::app::App;
 use crate::error::{Code, Problem};
 use crate::response::{self, ApiResult};
-use crate::store_error;
 
 /// The response of the probes.
 #[derive(Debug, utoipa::ToSchema)]
@@ -23,26 +24,40 @@ pub(crate) struct StatusView {
 }
 
 /// The response of the readiness probe.
-#[derive(Debug, utoipa::ToSchema)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Readiness)]
-#[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct ReadinessView {
-    /// `ready`, or `degraded` while part of the keys cannot be served.
-    status: String,
+    /// `ready`; `degraded` while part of the keys cannot be served; `unavailable`, with status 503.
+    #[schema(value_type = String)]
+    status: &'static str,
     /// The share of the keys that cannot be read and written now, 0 to 1.
     lost_share: f64,
-    /// Why.
+    /// How far the clock of the process is ahead of the store's, in milliseconds.
+    clock_skew_ms: i64,
+    /// Why, where it is not `ready`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-fn readiness_json(readiness: &Readiness) -> Bytes {
-    let Readiness { lost_share, reason } = readiness;
-    let status = if *lost_share > 0.0 { "degraded" } else { "ready" };
-    let mut body = serde_json::json!({"status": status, "lost_share": lost_share});
-    if let (Some(fields), Some(reason)) = (body.as_object_mut(), reason) {
-        fields.insert("reason".to_owned(), reason.as_str().into());
+impl ReadinessView {
+    fn new(readiness: Result<Readiness, StoreError>, clock_skew_ms: i64) -> Self {
+        match readiness {
+            Ok(Readiness { lost_share, reason }) => {
+                let status = if lost_share > 0.0 { "degraded" } else { "ready" };
+                Self { status, lost_share, clock_skew_ms, reason }
+            }
+            Err(error) => {
+                let reason = match error {
+                    StoreError::NotServing(reason) => reason,
+                    error => {
+                        tracing::warn!(%error, "not ready");
+                        "storage is unavailable; the log of the process says why".to_owned()
+                    }
+                };
+                Self { status: "unavailable", lost_share: 1.0, clock_skew_ms, reason: Some(reason) }
+            }
+        }
     }
-    body.to_string().into()
 }
 
 /// A store that takes longer than this counts as not ready.
@@ -57,14 +72,19 @@ pub(crate) async fn health() -> Response {
 
 /// Whether storage can serve reads and writes
 #[utoipa::path(get, path = "/readyz", tag = "operations", operation_id = "readiness",
-    responses((status = 200, description = "Ready, or degraded: part of the keys cannot be served", body = ReadinessView)),
-    extensions(("x-problems" = json!(["store_unavailable"]))))]
+    responses((status = 200, description = "Ready, or degraded: part of the keys cannot be served", body = ReadinessView),
+        (status = 503, description = "Unavailable", body = ReadinessView)))]
 pub(crate) async fn ready(State(app): State<App>) -> ApiResult {
-    match tokio::time::timeout(READY_TIMEOUT, app.shop.ready()).await {
-        Ok(Ok(readiness)) => Ok(plain(StatusCode::OK, "application/json", readiness_json(&readiness))),
-        Ok(Err(error)) => Err(store_error::problem(&error, app.shop.currency())),
-        Err(_elapsed) => Err(Problem::new(Code::StoreUnavailable, "storage did not respond in time")),
+    let hung = || StoreError::NotServing("storage did not respond in time".to_owned());
+    let readiness =
+        tokio::time::timeout(READY_TIMEOUT, app.shop.ready()).await.unwrap_or_else(|_elapsed| Err(hung()));
+    let status = if readiness.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let view = ReadinessView::new(readiness, app.shop.clock_skew_ms());
+    let mut response = response::json(status, 96, &view)?;
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
+    Ok(response)
 }
 
 /// Prometheus metrics

@@ -113,6 +113,11 @@ impl ClockGuard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How far the clock of this machine is ahead of the cluster's, negative where it is behind.
+    pub(crate) fn skew_ms(&self) -> i64 {
+        self.state().anchor.skew_ms(&Reading::of(self.clock))
+    }
+
     /// Refuses while the clock is not trusted.
     pub(crate) fn check(&self) -> Result<()> {
         let reading = Reading::of(self.clock);
@@ -284,13 +289,13 @@ mod tests {
 
     #[test]
     fn the_reason_names_skew_direction_and_setting() {
-        let told = |millis| ClockFault::Skew { millis }.describe(MAX);
+        let reason = |millis| ClockFault::Skew { millis }.describe(MAX);
         assert_eq!(
-            told(JUMP_MS),
+            reason(JUMP_MS),
             "writes are refused: the clock of this machine is 2400 s ahead of the cluster's, and 2 s is the most that \
               may be (store.cassandra.max_clock_skew): set the clock right (NTP)"
         );
-        assert!(told(-4_250).contains("is 4.25 s behind the cluster's"), "{}", told(-4_250));
+        assert!(reason(-4_250).contains("is 4.25 s behind the cluster's"), "{}", reason(-4_250));
         let stale = ClockFault::NotCompared { age: Duration::from_secs(75) }.describe(MAX);
         assert!(stale.contains("no node has told its time for 75 s"), "{stale}");
     }

@@ -92,7 +92,7 @@ async fn two_data_centres_sell_every_unit_of_a_product_once() {
 
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
     match result {
-        Err(StoreError::NotServing(told)) => assert!(told.contains(reason), "{told}"),
+        Err(StoreError::NotServing(found)) => assert!(found.contains(reason), "{found}"),
         other => unreachable!("{other:?}"),
     }
 }

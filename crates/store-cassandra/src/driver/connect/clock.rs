@@ -97,8 +97,9 @@ pub(crate) async fn compare(
     }
     let first = (round.wrapping_mul(NODES_MAX)).checked_rem(nodes.len()).unwrap_or_default();
     nodes.rotate_left(first);
-    let asked = nodes.iter().take(NODES_MAX).map(|node| ask(session, NodeIdentifier::HostId(node.host_id)));
-    let (answers, failures): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().partition(Result::is_ok);
+    let reads =
+        nodes.iter().take(NODES_MAX).map(|node| read_clock(session, NodeIdentifier::HostId(node.host_id)));
+    let (answers, failures): (Vec<_>, Vec<_>) = join_all(reads).await.into_iter().partition(Result::is_ok);
     let reading = Reading::of(clock);
     let answers = answers.into_iter().flatten().collect();
     let cause = || failures.into_iter().find_map(Result::err);
@@ -106,7 +107,7 @@ pub(crate) async fn compare(
         .ok_or_else(|| cause().unwrap_or_else(|| format!("no node of {local_dc} is known")))
 }
 
-async fn ask(session: &Session, node: NodeIdentifier) -> Result<Anchor, String> {
+async fn read_clock(session: &Session, node: NodeIdentifier) -> Result<Anchor, String> {
     let mut read = Statement::new(READ_CLOCK);
     read.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(node, None)));
     read.set_retry_policy(Some(std::sync::Arc::new(FallthroughRetryPolicy::new())));
