@@ -16,7 +16,7 @@ const LANE_BITS: u32 = 16;
 pub struct Lane(u16);
 
 impl Lane {
-    /// The lane in an id of any origin.
+    /// The lane in an id, also of one that another process or a client made.
     pub fn of(id: Uuid) -> Self {
         let [.., high, low] = *id.as_bytes();
         Self(u16::from_be_bytes([high, low]))
