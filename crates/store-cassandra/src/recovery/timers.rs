@@ -145,12 +145,12 @@ impl Timers {
         }
         let shard = self.available_shard(cql, queue, fires_at, partition);
         let row = TimerRow { fires_at, id, attempt: 0, shard };
-        let shared = self.shared_row((queue, partition, fires_at));
+        let cell = self.shared_row((queue, partition, fires_at));
         let write = async || {
             self.add_row(cql, queue, row).await?;
             Ok::<_, StoreError>(Instant::now())
         };
-        let written = shared.get_or_try_init(write).await?;
+        let written = cell.get_or_try_init(write).await?;
         if written.elapsed() < SHARED_FOR { Ok(()) } else { self.add_row(cql, queue, row).await }
     }
 
@@ -391,13 +391,12 @@ impl Timers {
             None => announced_between(&self.statements.announced(cql, queue, bucket_of(to)).await?, range),
         };
         let rows = self.statements.rows(cql, (queue, shard), &buckets, range, 1).await?;
-        match rows.first() {
+        if let Some(late) = rows.first() {
             // A timer that came late: the next round fires it.
-            Some(late) => self.set_position(turn, position.after_read(Some(late.fires_at), to, turn.now)),
-            None => {
-                self.statements.set_done(cql, queue, shard, to).await?;
-                self.set_position(turn, Position { from: to, ..position });
-            }
+            self.set_position(turn, position.after_read(Some(late.fires_at), to, turn.now));
+        } else {
+            self.statements.set_done(cql, queue, shard, to).await?;
+            self.set_position(turn, Position { from: to, ..position });
         }
         Ok(())
     }

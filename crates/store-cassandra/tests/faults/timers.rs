@@ -116,24 +116,10 @@ async fn every_timer_is_fired_by_the_owner_of_its_shard_or_taken_over() {
 
     assert_eq!(stock_level(&stores[0], "hit").await.unwrap(), (100, 0), "{fired:?}");
     // A process alone takes over what the other one does not fire.
-    let mut ids = Vec::new();
     for _ in 0..ORDERS / 2 {
-        ids.push(stores[0].place_order(order("u", &["hit"])).await.unwrap().value.order_id);
+        stores[0].place_order(order("u", &["hit"])).await.unwrap();
     }
     let overdue = NOW.plus_seconds(1_800 + 600);
-    let r = stores[1].cancel_unpaid(overdue, NOTE, ANY).await;
-    for _ in 0..3 {
-        for id in &ids {
-            eprint!("{:?} ", status(&stores[0], *id).await);
-        }
-        eprintln!(
-            "{r:?} {:?} {:?}",
-            stock_level(&stores[0], "hit").await,
-            stock_level(&stores[1], "hit").await
-        );
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        eprintln!("{:?}", stores[0].cancel_unpaid(overdue, NOTE, ANY).await);
-    }
-    assert_eq!(r, Ok(ORDERS / 2));
+    assert_eq!(stores[1].cancel_unpaid(overdue, NOTE, ANY).await, Ok(ORDERS / 2));
     assert_eq!(stock_level(&stores[0], "hit").await.unwrap(), (100, 0));
 }
