@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use mw_domain::lanes::Lane;
 use mw_domain::limits::IDEMPOTENCY_HOURS;
 use mw_domain::stock::{Cause, Delta, Movement};
 use mw_domain::{Level, ReservationId, Timestamp, ZoneStock};
@@ -30,8 +31,13 @@ async fn import_stock(store: &CassandraStore, name: &str, units: u64) {
     store.import_product(command).await.unwrap();
 }
 
+/// The mark of this process in the ids that it makes.
+fn lane() -> Lane {
+    Lane::of(Uuid::from_u128(7))
+}
+
 fn hold(name: &str, quantity: u32, expires_at: Timestamp, now: Timestamp) -> Reserve {
-    let reservation_id = ReservationId::new(Uuid::now_v7());
+    let reservation_id = ReservationId::new(lane().stamp(Uuid::now_v7()));
     Reserve {
         reservation_id,
         geo_zone: zone(ZONE),

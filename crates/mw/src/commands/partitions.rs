@@ -305,7 +305,7 @@ mod tests {
         let none = PlanList { items: Vec::new(), defaults: defaults.collect() };
         let text = none.text();
         assert!(
-            text.contains("\norders_by_zone_day    4        64       a day of a zone; the key is a zone\n"),
+            text.contains("\norders_by_zone_day    3072     46080    a day of a zone; the key is a zone\n"),
             "{text}"
         );
         assert!(text.ends_with("\n\nNo key has a plan.\n"), "{text}");

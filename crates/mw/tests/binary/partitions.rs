@@ -44,7 +44,7 @@ fn a_stored_plan_is_listed() {
     assert_eq!(shown["items"].as_array().unwrap().len(), 1);
     assert_eq!(shown["items"][0]["buckets"], 16);
     assert_eq!(shown["items"][0]["made_by"], "operator");
-    assert_eq!(shown["defaults"][0]["buckets"], 4);
+    assert_eq!(shown["defaults"][0]["buckets"], 3_072);
     let shown = json(&shop.run(&["partitions", "plans", "--key", "u-2", "--json"], &[]));
     assert_eq!(
         (shown["items"].as_array().unwrap().len(), shown["defaults"].as_array().unwrap().len()),

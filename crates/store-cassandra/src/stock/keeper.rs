@@ -44,8 +44,9 @@ const BATCH_MAX: usize = 1_024;
 /// commands it has, so a busy cluster is no reason for small batches; only what comes near a timeout is.
 const FAST: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(900);
-/// CAS rounds that a batch may lose to other processes.
-const ROUNDS: usize = 40;
+/// CAS rounds that a batch may lose to other processes. A process that has just won needs no read before its next batch, so
+/// the others may lose many in a row before commands are forwarded.
+const ROUNDS: usize = 160;
 /// Serial reads made to learn the fate of a write whose result was lost.
 const FATE_READS: usize = 8;
 /// A keeper without commands ends after this time.
