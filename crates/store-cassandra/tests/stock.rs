@@ -89,6 +89,21 @@ async fn expired_holds_of_many_pages_are_not_counted_and_are_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_of_another_process_is_released_by_a_keeper_with_an_older_header() {
+    let (store, lease) = fresh().await;
+    let other = lease.open().await;
+    import_stock(&store, "hit", 10).await;
+    let ends = NOW.plus_seconds(900);
+    // The keeper of this process last saw no unit reserved.
+    let own = store.reserve(hold("hit", 1, ends, NOW)).await.unwrap().value.reservation_id;
+    store.release(own, NOW).await.unwrap();
+    let held = other.reserve(hold("hit", 1, ends, NOW)).await.unwrap().value.reservation_id;
+    store.release(held, NOW).await.unwrap();
+    assert_eq!(level(&store, "hit", NOW).await, Level { on_hand: 10, reserved: 0 });
+    assert_audit(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_holds_share_timer_rows_and_all_of_them_expire() {
     const HOLDS: usize = 400;
     const LIMIT: usize = 150;

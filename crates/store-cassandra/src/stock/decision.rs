@@ -156,6 +156,9 @@ pub(crate) struct BatchPlan {
     /// Rows to write; `None` for a row to remove.
     pub(crate) writes: HashMap<RowKey, Option<LedgerRow>>,
     pub(crate) is_changed: bool,
+    /// A transition that was skipped, because the stock level would leave its bounds: the row is newer than the header, or the
+    /// partition is damaged.
+    pub(crate) out_of_bounds: Option<(Uuid, Delta)>,
     /// `compacted_to` and `earliest_hold_end` before the batch: what stays as it was is not written.
     pub(crate) bounds_before: (Option<Timestamp>, Option<Timestamp>),
     /// A lower bound of the ends of the open holds as they are stored, where a command needs it.
@@ -176,6 +179,7 @@ impl BatchPlan {
             rows,
             writes: HashMap::new(),
             is_changed: false,
+            out_of_bounds: None,
             bounds_before,
             next_hold_end,
         }
@@ -234,11 +238,7 @@ impl BatchPlan {
         let (units, note) = row.map_or((i64::from(quantity), None), |(_, units, note)| (units, note));
         let delta = delta_between(from, to, units);
         let Ok(level) = self.header.level.moved(delta) else {
-            let StockKey { product_id, geo_zone } = &self.stock_key;
-            tracing::error!(
-                %product_id, %geo_zone, %op_id, ?delta,
-                "skip ledger transition: the stock level would leave its bounds; run `mw stock audit`"
-            );
+            self.out_of_bounds = Some((op_id, delta));
             return self.done(from, now);
         };
         self.header.level = level;
@@ -481,6 +481,17 @@ mod tests {
         assert_eq!(needs(basis(later, true, false)), (vec![key], None), "the condition did not hold");
         let old = StockCommand::Hold { until: END_OF_TIME, op_id: op(1), quantity: 1, started_at: None };
         assert_eq!(old.rows_to_read(basis(before, false, false)), [key]);
+    }
+
+    #[test]
+    fn transition_of_a_row_that_is_newer_than_the_header_is_reported() {
+        let mut plan = plan(5);
+        let (until, op_id, state) = (END_OF_TIME, op(1), LedgerState::Held);
+        let held = LedgerRow { until, op_id, state, quantity: 2, at: at(1), note: None, result: None };
+        plan.rows.insert(held.key(), Some(held));
+        plan.decide(&advance(1, 2, Transition::Release), at(2));
+        assert!(!plan.is_changed);
+        assert_eq!(plan.out_of_bounds, Some((op_id, Delta { on_hand: 0, reserved: -2 })));
     }
 
     #[test]

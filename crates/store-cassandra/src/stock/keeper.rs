@@ -325,6 +325,16 @@ impl Keeper {
             let mut plan = BatchPlan::new(self.stock_key.clone(), header, known, next_hold_end);
             let decisions: Vec<Decision> =
                 batch.iter().map(|pending| plan.decide(&pending.command, pending.now)).collect();
+            if let Some((op_id, delta)) = plan.out_of_bounds {
+                if was_known {
+                    // The row was read now and may be of a later revision than the keeper's copy of the header.
+                    continue;
+                }
+                tracing::error!(
+                    stock = self.subject(), %op_id, ?delta,
+                    "skip ledger transition: the stock level would leave its bounds; run `mw stock audit`"
+                );
+            }
             if !plan.is_changed && self.pending.is_empty() {
                 if was_known && !decisions.iter().all(Decision::is_final) {
                     // A refusal is only given on a header that was read for it.
