@@ -7,27 +7,36 @@
 //!
 //! Compaction drops expired rows too, but only where it rewrites a table; rows with rising keys would never be rewritten.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mw_domain::Timestamp;
-use mw_store::{Maintenance, Readiness, Result, StoreError};
+use mw_store::{BackupStatus, Maintenance, Readiness, Result, StoreError};
+use prometheus::core::Collector;
 
 use crate::compaction::{GRACE_MS, is_expired};
 use crate::keys::{self, Key};
 use crate::ledger::{self, Group, LedgerPass};
 use crate::long_reads::break_if;
+use crate::metrics::{self, Sources};
 use crate::reader::{KeyRange, Reader};
-use crate::space::FreeSpace;
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::{EmbeddedStore, carts};
+use crate::{EmbeddedStore, carts, free_space};
 
 /// Rows that one command changes at most; other commands run in between.
 pub(crate) const COMMAND_ROWS: usize = 64;
 /// Rows that a call reads for each row that it may remove.
 const ROWS_PER_REMOVAL: usize = 8;
+
+/// A batch that runs for longer hangs: a usual one takes milliseconds.
+const WRITER_HANGS_AFTER: Duration = Duration::from_secs(2);
+/// From so many on fjall delays writes.
+const STALL_L0_TABLES: usize = 20;
+const STALL_SEALED_MEMTABLES: usize = 4;
 
 /// Where the passes continue.
 #[derive(Debug, Default)]
@@ -60,16 +69,47 @@ struct Plan {
 impl Maintenance for EmbeddedStore {
     async fn ready(&self) -> Result<Readiness> {
         if let Some(cause) = self.status.failure() {
-            return Err(StoreError::Unavailable(cause));
+            tracing::warn!(cause, "not ready");
+            let reason =
+                "a commit failed, so writes have stopped; check the disk and the log, then restart mw";
+            return Err(StoreError::NotServing(reason.into()));
         }
         if !self.writer.is_running() {
-            let cause = "accept writes: the store is closed or its writer thread stopped; see the log";
-            return Err(StoreError::Unavailable(cause.into()));
+            let reason = "the store is closed or its writer thread stopped; see the log";
+            return Err(StoreError::NotServing(reason.into()));
         }
-        FreeSpace::new(self.options.path.clone(), self.options.min_free_bytes)
-            .check()
-            .map(|()| Readiness::default())
-            .map_err(StoreError::Unavailable)
+        let busy_for = self.status.busy_for();
+        if busy_for >= WRITER_HANGS_AFTER {
+            return Err(StoreError::NotServing(self.why_writes_hang(busy_for)));
+        }
+        free_space(&self.options, &self.tables).check().map(|()| Readiness::default()).map_err(|cause| {
+            // The path in it is not for everyone who may ask.
+            tracing::warn!(cause, "not ready");
+            let reason = "too little disk space is free: less than store.embedded.min_free_space, or than a compaction needs";
+            StoreError::NotServing(reason.into())
+        })
+    }
+
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        let sources = Sources {
+            path: self.options.path.clone(),
+            db: self.db.clone(),
+            tables: self.tables.clone(),
+            cache: Arc::clone(&self.cache),
+            status: Arc::clone(&self.status),
+        };
+        metrics::collector(self.metrics.clone(), sources)
+            .inspect_err(|error| tracing::error!(%error, "describe metrics of the engine: they are missing"))
+            .into_iter()
+            .collect()
+    }
+
+    async fn start_backup(&self, to: PathBuf, keep: usize) -> Result<()> {
+        self.begin_backup(to, keep)
+    }
+
+    async fn backup_status(&self) -> Result<Option<BackupStatus>> {
+        Ok(lock(&self.backup).clone())
     }
 
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
@@ -106,8 +146,24 @@ impl Maintenance for EmbeddedStore {
     }
 }
 
-fn lock(passes: &Mutex<Passes>) -> std::sync::MutexGuard<'_, Passes> {
-    passes.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EmbeddedStore {
+    /// What a batch that does not end waits for: compactions, by fjall's back-pressure, or the disk.
+    fn why_writes_hang(&self, busy_for: Duration) -> String {
+        let behind = Table::ALL.into_iter().find(|table| {
+            let keyspace = self.tables.get(*table);
+            keyspace.l0_table_count() >= STALL_L0_TABLES
+                || keyspace.sealed_memtable_count() >= STALL_SEALED_MEMTABLES
+        });
+        let cause = match behind {
+            Some(table) => format!("table {} is compacted or flushed too slowly", table.name()),
+            None => "the disk does not finish a sync, or a command does not end".to_owned(),
+        };
+        format!("writes have waited for {} s: {cause}", busy_for.as_secs())
+    }
 }
 
 impl Passes {

@@ -108,6 +108,11 @@ impl Table {
         }
     }
 
+    /// The table with this name on disk.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == name)
+    }
+
     /// Whether values start with their expiry, so that compaction may drop expired rows.
     pub(crate) fn expires(name: &str) -> bool {
         Self::EXPIRING.iter().any(|table| table.name() == name)

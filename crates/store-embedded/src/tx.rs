@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
 use mw_domain::Timestamp;
 use mw_store::Result;
 
+use crate::archive::Archive;
 use crate::cache::ReadCache;
 use crate::holds::{HoldChange, HoldEnd, HoldIndex};
 use crate::keys::Key;
@@ -54,6 +56,7 @@ pub(crate) struct Tx {
     /// How many of them are final.
     hold_changes_final: usize,
     commit_batch: CommitBatch,
+    archive: Option<Archive>,
 }
 
 /// Writes a batch to the journal, makes it durable as the mode says, and then makes it visible. Injected by tests.
@@ -64,13 +67,13 @@ fn commit_batch(batch: OwnedWriteBatch, mode: PersistMode) -> fjall::Result<()> 
 }
 
 /// What the first batch starts with.
-#[derive(Debug)]
 pub(crate) struct TxStart {
     pub(crate) commit_sequence: u64,
     pub(crate) next_timers: NextTimers,
     pub(crate) hourly_from: HourlyFrom,
     pub(crate) outdated: Option<PathBuf>,
     pub(crate) holds: Arc<HoldIndex>,
+    pub(crate) archive: Option<Archive>,
 }
 
 #[cfg(test)]
@@ -83,6 +86,7 @@ impl TxStart {
             hourly_from: HourlyFrom { hour: i64::MIN, is_stored: false },
             outdated: None,
             holds: Arc::default(),
+            archive: None,
         }
     }
 }
@@ -94,11 +98,13 @@ pub(crate) struct Committed {
     pub(crate) changed: Vec<(Table, Slice)>,
     /// Keys and values of all rows.
     pub(crate) bytes: usize,
+    /// How long it took to write and sync the journal.
+    pub(crate) synced_in: Duration,
 }
 
 impl Tx {
     pub(crate) fn new(db: Database, tables: Tables, row_cache: RowCache, start: TxStart) -> Self {
-        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds } = start;
+        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds, archive } = start;
         Self {
             db,
             tables,
@@ -114,6 +120,7 @@ impl Tx {
             hold_changes: Vec::new(),
             hold_changes_final: 0,
             commit_batch: Box::new(commit_batch),
+            archive,
         }
     }
 
@@ -241,6 +248,9 @@ impl Tx {
                 bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
                 // Cached before the commit: after a failed one no command runs that could read it.
                 self.row_cache.put(*table, &key, value.as_ref());
+                if let Some(archive) = &mut self.archive {
+                    archive.add(*table, &key, value.as_ref());
+                }
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
                     None => batch.remove(keyspace, key),
@@ -250,9 +260,17 @@ impl Tx {
         // Before the batch is visible: readers of an older snapshot take the changes back.
         self.holds.apply(self.commit_sequence, &mut self.hold_changes);
         self.hold_changes_final = 0;
+        if let Some(archive) = &mut self.archive {
+            // A crash after this leaves a group in the archive that was never committed; the next open removes it.
+            archive.append(self.commit_sequence).map_err(|error| {
+                let path = archive.path().display();
+                fjall::Error::Io(std::io::Error::new(error.kind(), format!("write archive {path}: {error}")))
+            })?;
+        }
+        let began = Instant::now();
         // Returns once the batch is synced, and only then readers see it.
         (self.commit_batch)(batch, PersistMode::SyncData)?;
-        Ok(Committed { changed, bytes })
+        Ok(Committed { changed, bytes, synced_in: began.elapsed() })
     }
 }
 

@@ -303,6 +303,14 @@ macro_rules! delegate_store {
                 async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize> {
                     $call!(self, Maintenance Write, purge_expired(now, limit))
                 }
+
+                async fn start_backup(&self, to: std::path::PathBuf, keep: usize) -> Result<()> {
+                    $call!(self, Maintenance Write, start_backup(to, keep))
+                }
+
+                async fn backup_status(&self) -> Result<Option<$crate::BackupStatus>> {
+                    $call!(self, Maintenance Read, backup_status())
+                }
             }
         };
     };

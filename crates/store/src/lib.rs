@@ -4,6 +4,7 @@
 //! Every command carries the time and the new ids, so that an engine is deterministic and a command can be repeated.
 //! An acknowledged write survives the crash of the process.
 
+pub mod backup;
 pub mod carts;
 pub mod contract;
 pub mod delegation;
@@ -18,8 +19,10 @@ pub mod request;
 pub mod sessions;
 pub mod stock;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use backup::BackupStatus;
 pub use carts::Carts;
 pub use error::{Refusal, Result, StoreError};
 pub use export::ExportImport;
@@ -31,6 +34,7 @@ pub use sessions::Sessions;
 pub use stock::Stock;
 
 use mw_domain::Timestamp;
+use prometheus::core::Collector;
 
 /// How stale the result of a read may be. It decides the consistency level on a cluster; the embedded engine never lags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,24 @@ pub trait Maintenance: Send + Sync {
 
     /// Removes up to `limit` expired rows; returns how many. Reads never show an expired row, purged or not.
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;
+
+    /// The engine's own series, for the registry behind `/metrics`.
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        Vec::new()
+    }
+
+    /// Starts a physical backup into a folder of this machine, of which the latest `keep` stay; refused while another one runs.
+    async fn start_backup(&self, _to: PathBuf, _keep: usize) -> Result<()> {
+        Err(StoreError::NotServing(
+            "backups are taken of the embedded engine; export this one, or use the tools of its database"
+                .to_owned(),
+        ))
+    }
+
+    /// The last backup that was started since the store was opened.
+    async fn backup_status(&self) -> Result<Option<BackupStatus>> {
+        Ok(None)
+    }
 }
 
 /// The whole storage contract.
