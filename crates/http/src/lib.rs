@@ -14,6 +14,7 @@ mod cursor;
 mod docs;
 mod encoded_products;
 mod error;
+pub mod export_format;
 mod extract;
 mod local_site;
 mod malformed_head;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use mw_store::Collector;
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
@@ -63,6 +64,11 @@ impl Metrics {
         metrics.registry.register(Box::new(metrics.shed.clone()))?;
         metrics.registry.register(Box::new(metrics.panics.clone()))?;
         Ok(metrics)
+    }
+
+    /// Adds series of another layer.
+    pub(crate) fn add(&self, collectors: Vec<Box<dyn Collector>>) -> Result<(), prometheus::Error> {
+        collectors.into_iter().try_for_each(|collector| self.registry.register(collector))
     }
 
     pub(crate) fn route(&self, route: &str, method: &str) -> RouteMetrics {

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod backup;
 mod bench;
 mod cluster;
 mod completions;
@@ -9,9 +10,11 @@ mod import;
 mod lab;
 mod partitions;
 mod policy;
+mod restore;
 mod schema;
 mod serve;
 mod stock;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -48,6 +51,9 @@ enum Command {
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
+    Backup(backup::Args),
+    Verify(verify::Args),
+    Restore(restore::Args),
     Bench(Box<bench::Args>),
     Lab(lab::Args),
     Completions(completions::Args),
@@ -67,6 +73,9 @@ impl Cli {
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),
+            Command::Backup(args) => backup::run(&args),
+            Command::Verify(args) => return verify::run(&args),
+            Command::Restore(args) => restore::run(&args),
             Command::Bench(args) => return bench::run(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => completions::run(&args),

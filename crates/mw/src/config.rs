@@ -68,6 +68,9 @@ pub(crate) struct EmbeddedConfig {
     pub(crate) memtable_bytes: u64,
     pub(crate) min_free_bytes: u64,
     pub(crate) write_queue: usize,
+    pub(crate) archive: Option<PathBuf>,
+    /// The only directory below which a running shop writes backups.
+    pub(crate) backups: Option<PathBuf>,
 }
 
 impl Config {
@@ -183,6 +186,10 @@ fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
         memtable_bytes: settings.read("store.embedded.memtable", kind::size)?,
         min_free_bytes: settings.read("store.embedded.min_free_space", kind::size)?,
         write_queue: settings.read("store.embedded.write_queue", count)?,
+        archive: settings
+            .read_if_set("store.embedded.archive", |value| kind::text(value).map(PathBuf::from))?,
+        backups: settings
+            .read_if_set("store.embedded.backups", |value| kind::text(value).map(PathBuf::from))?,
     })
 }
 

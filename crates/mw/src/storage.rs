@@ -87,6 +87,8 @@ fn embedded(config: &Config) -> Result<Storage> {
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,
         currency: config.shop.currency,
+        archive: embedded.archive.clone(),
+        backups_below: embedded.backups.clone(),
     };
     let opened = EmbeddedStore::open(options).map_err(|error| match error {
         OpenError::Locked(_) => anyhow!("{error}: stop that process, or name another directory with --data"),

@@ -6,6 +6,7 @@
 //!
 //! One file a noun; `expiry.rs` is the work in the background, `seed.rs` fills an empty shop.
 
+mod backup;
 mod carts;
 mod clock;
 mod clock_guard;

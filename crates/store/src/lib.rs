@@ -30,11 +30,11 @@ pub use idempotency::{Done, Fingerprint, RequestIdentity, StoredValue};
 pub use orders::Orders;
 pub use page::{Page, PageRequest, Position};
 pub use products::Products;
+pub use prometheus::core::Collector;
 pub use sessions::Sessions;
 pub use stock::Stock;
 
 use mw_domain::Timestamp;
-use prometheus::core::Collector;
 
 /// How stale the result of a read may be. It decides the consistency level on a cluster; the embedded engine never lags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -78,6 +78,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("store.embedded.memtable", size(MIB, GIB)),
     key("store.embedded.min_free_space", size(0, TIB)),
     key("store.embedded.write_queue", count(1, 1_000_000)),
+    optional("store.embedded.archive", Kind::Text),
+    optional("store.embedded.backups", Kind::Text),
     key("store.cassandra.contact_points", Kind::Texts),
     key("store.cassandra.local_dc", Kind::Text),
     key("store.cassandra.keyspace", Kind::Text),

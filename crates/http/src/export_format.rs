@@ -28,23 +28,23 @@ use uuid::Uuid;
 
 use form::{Formed, form, list, one};
 
-pub(crate) const FORMAT: &str = "mobile-world";
+pub const FORMAT: &str = "mobile-world";
 /// The version that is written, and the newest that is read.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
-    pub(crate) format: String,
-    pub(crate) version: u32,
+pub struct Header {
+    pub format: String,
+    pub version: u32,
     /// Unique for each export.
-    pub(crate) export_id: String,
-    pub(crate) exported_at: String,
-    pub(crate) currency: String,
+    pub export_id: String,
+    pub exported_at: String,
+    pub currency: String,
 }
 
 impl Header {
-    pub(crate) fn new(currency: Currency, now: Timestamp) -> Self {
+    pub fn new(currency: Currency, now: Timestamp) -> Self {
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -58,13 +58,13 @@ impl Header {
 /// The last line: without it the file is truncated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct End {
-    pub(crate) records: u64,
+pub struct End {
+    pub records: u64,
 }
 
 /// Any line after the header.
 #[derive(Debug)]
-pub(crate) enum Line {
+pub enum Line {
     Record(Box<Record>),
     End(End),
 }
@@ -113,10 +113,10 @@ struct EndLine {
 }
 
 /// How many records there were of each kind.
-pub(crate) type Counts = BTreeMap<&'static str, u64>;
+pub type Counts = BTreeMap<&'static str, u64>;
 
 /// The name of a record in a summary.
-pub(crate) const fn kind(record: &Record) -> &'static str {
+pub const fn kind(record: &Record) -> &'static str {
     match record {
         Record::Product(_) => "products",
         Record::Stock { .. } => "stock levels",
@@ -130,16 +130,26 @@ pub(crate) const fn kind(record: &Record) -> &'static str {
     }
 }
 
+/// Appends the lines of a page of an export; returns how many there are.
+pub fn write_page(records: Vec<Record>, into: &mut Vec<u8>) -> serde_json::Result<u64> {
+    let mut lines = 0;
+    for part in records.into_iter().flat_map(Record::into_parts) {
+        write_record(&part, into)?;
+        lines += 1;
+    }
+    Ok(lines)
+}
+
 /// Appends a record as one line.
-pub(crate) fn write_record(record: &Record, into: &mut Vec<u8>) -> serde_json::Result<()> {
+pub fn write_record(record: &Record, into: &mut Vec<u8>) -> serde_json::Result<()> {
     write_line(&Formed(record), into)
 }
 
-pub(crate) fn write_header(header: &Header, into: &mut Vec<u8>) -> serde_json::Result<()> {
+pub fn write_header(header: &Header, into: &mut Vec<u8>) -> serde_json::Result<()> {
     write_line(header, into)
 }
 
-pub(crate) fn write_end(records: u64, into: &mut Vec<u8>) -> serde_json::Result<()> {
+pub fn write_end(records: u64, into: &mut Vec<u8>) -> serde_json::Result<()> {
     write_line(&EndLine { end: End { records } }, into)
 }
 
@@ -150,7 +160,7 @@ fn write_line(value: &impl Serialize, into: &mut Vec<u8>) -> serde_json::Result<
 }
 
 /// Reads the first line; the error says what is wrong with it.
-pub(crate) fn read_header(line: &[u8]) -> Result<Header, String> {
+pub fn read_header(line: &[u8]) -> Result<Header, String> {
     let header: Header = serde_json::from_slice(line)
         .map_err(|_| "the file does not begin with the header of an export of mw".to_owned())?;
     if header.format != FORMAT {
@@ -166,7 +176,7 @@ pub(crate) fn read_header(line: &[u8]) -> Result<Header, String> {
 }
 
 /// Reads a line after the header and checks that the shop's rules hold for it; the error says what is wrong with it.
-pub(crate) fn read_line(line: &[u8]) -> Result<Line, String> {
+pub fn read_line(line: &[u8]) -> Result<Line, String> {
     if line.starts_with(b"{\"end\"") {
         let line: EndLine = read_json(line)?;
         return Ok(Line::End(line.end));
