@@ -292,12 +292,11 @@ impl Target {
 
 /// A folder of backups, or an empty one.
 fn check_marker(path: &Path) -> Result<(), BackupError> {
-    let is_ours = match fs::read_to_string(path.join(MARKER)) {
-        Ok(text) => text.trim() == BACKUP_FORMAT,
-        Err(_) => {
-            let unfinished = format!("{MARKER}.new");
-            names(path)?.iter().all(|name| *name == LOCK_FILE || *name == unfinished || name == "lost+found")
-        }
+    let is_ours = if let Ok(text) = fs::read_to_string(path.join(MARKER)) {
+        text.trim() == BACKUP_FORMAT
+    } else {
+        let unfinished = format!("{MARKER}.new");
+        names(path)?.iter().all(|name| *name == LOCK_FILE || *name == unfinished || name == "lost+found")
     };
     if is_ours { Ok(()) } else { Err(BackupError::Foreign(path.to_owned())) }
 }

@@ -10,6 +10,7 @@
 )]
 
 mod auth;
+mod backup;
 mod carts;
 mod client;
 mod codes;

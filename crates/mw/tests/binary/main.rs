@@ -9,6 +9,7 @@
 )]
 
 mod audit;
+mod backup;
 mod bench;
 mod cassandra;
 mod client;

@@ -67,8 +67,8 @@ pub(super) fn create(
         }
         let mut writer = DigestWriter::new(File::create(path)?);
         fill(&mut writer)?;
-        let (file, digest) = writer.finish();
-        file.sync_all()?;
+        let (written, digest) = writer.finish();
+        written.sync_all()?;
         Ok(digest)
     };
     write().map_err(|source| BackupError::io("write", path, source))

@@ -20,7 +20,7 @@ use crate::reader::{KeyRange, Reader, SnapshotReader};
 use crate::tables::Table;
 
 /// A restored data directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
     /// The number of the backup; 0 where the archive alone was replayed.
     pub backup: u64,
