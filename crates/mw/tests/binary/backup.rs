@@ -102,18 +102,18 @@ fn an_archive_restores_the_shop_of_a_second() {
     let line = |user: &str| {
         Call::new("PUT", format!("/v1/users/{user}/cart/lines/phone-a01-0-1")).json(json!({"quantity": 1}))
     };
-    let before = server.client().done(&line("before"));
-    let noon = before["updated_at"].as_str().unwrap().to_owned();
-    // The next commit is of a later millisecond than the first is by its own time.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    let moment = server.client().done(&line("at"))["updated_at"].as_str().unwrap().to_owned();
-    assert!(noon < moment);
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    let later = server.client().done(&line("later"))["updated_at"].as_str().unwrap().to_owned();
+    for user in ["before", "at"] {
+        server.client().done(&line(user));
+    }
+    // A commit is archived a little after the time of its command, so the moment is that of a command in between.
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
+    pause();
+    let moment = server.client().done(&line("mark"))["updated_at"].as_str().unwrap().to_owned();
+    pause();
+    server.client().done(&line("later"));
     server.kill();
     let target = folder.path().join("restored");
-    // A commit follows the time of its command: the one of `later` is after its own `updated_at`.
-    let restored = succeed(&["restore", text(&backups), "--data", text(&target), "--to", &later]);
+    let restored = succeed(&["restore", text(&backups), "--data", text(&target), "--to", &moment]);
     assert!(restored.stdout.contains("from the archive"), "{restored:?}");
     let server = Server::start(&target, &[]);
     let lines = |user: &str| {
