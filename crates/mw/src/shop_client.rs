@@ -79,7 +79,7 @@ pub(crate) struct ShopClient {
 }
 
 impl ShopClient {
-    /// A response with a success status; anything else is an error that says what the shop said.
+    /// A response with a success status; anything else is an error with the detail of the response.
     pub(crate) async fn get(
         &self,
         path: &str,

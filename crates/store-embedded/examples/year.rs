@@ -203,7 +203,7 @@ fn micros(began: Instant) -> u64 {
 
 /// How often each kind of background work ended.
 #[derive(Default)]
-struct Rounds {
+struct WorkCounts {
     is_over: AtomicBool,
     removed: AtomicU64,
     reports: AtomicU64,
@@ -211,9 +211,13 @@ struct Rounds {
     backups: AtomicU64,
 }
 
-fn background(store: &Arc<EmbeddedStore>, rounds: &Arc<Rounds>, backups: &Path) -> tokio::task::JoinSet<()> {
+fn background(
+    store: &Arc<EmbeddedStore>,
+    counts: &Arc<WorkCounts>,
+    backups: &Path,
+) -> tokio::task::JoinSet<()> {
     let mut running = tokio::task::JoinSet::new();
-    let each = || (Arc::clone(store), Arc::clone(rounds));
+    let each = || (Arc::clone(store), Arc::clone(counts));
     let (store, state) = each();
     running.spawn(async move {
         while !state.is_over.load(Ordering::Relaxed) {
@@ -278,20 +282,20 @@ async fn run(folder: &Path, orders: u64, length: Duration) {
     let (mut writes, mut reads) = clients(&store, length).await;
     println!("{:<28} {}", "cart line, alone", writes.line(seconds));
     println!("{:<28} {}", "three reads, alone", reads.line(seconds));
-    let rounds = Arc::new(Rounds::default());
-    let work = background(&store, &rounds, &backups);
+    let counts = Arc::new(WorkCounts::default());
+    let work = background(&store, &counts, &backups);
     let (mut writes, mut reads) = clients(&store, length).await;
-    rounds.is_over.store(true, Ordering::Relaxed);
+    counts.is_over.store(true, Ordering::Relaxed);
     work.join_all().await;
     println!("{:<28} {}", "cart line, beside all", writes.line(seconds));
     println!("{:<28} {}", "three reads, beside all", reads.line(seconds));
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!(
         "meanwhile: {} rows removed, {} reports, {} whole exports, {} backups",
-        count(&rounds.removed),
-        count(&rounds.reports),
-        count(&rounds.exports),
-        count(&rounds.backups)
+        total(&counts.removed),
+        total(&counts.reports),
+        total(&counts.exports),
+        total(&counts.backups)
     );
     let began = Instant::now();
     back_up(&store, &backups).await;

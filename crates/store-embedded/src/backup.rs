@@ -1,7 +1,7 @@
 //! Backups: physical copies of a shop, taken while it runs or while it is stopped.
 //!
 //! ```text
-//! <folder>/BACKUP              marks a folder of backups
+//! <folder>/BACKUP              the version of this layout
 //! <folder>/LOCK                locked while a backup is written
 //! <folder>/tables/<checksum>   table files of all backups: hard links on the same file system, copies elsewhere
 //! <folder>/00000007/MANIFEST   the seventh backup: its files, tables, commits and time; written last

@@ -11,7 +11,7 @@ use super::BackupError;
 use super::files::Digest;
 
 pub(super) const MANIFEST: &str = "MANIFEST";
-/// The first line of a manifest, and the content of the file that marks a folder of backups.
+/// The first line of a manifest, and the content of the file BACKUP.
 pub(super) const BACKUP_FORMAT: &str = "mobile-world-backup 1";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Backups of the running shop: one at a time, on a thread of its own, with its progress for whoever asks.
+//! Backups of the running shop: one at a time, on a thread of its own, with a status that can be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
