@@ -1,6 +1,11 @@
 //! Physical backups: consistent while the shop writes, flushes and compacts; incremental; verified; restored to a moment.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a step that fails is a test that fails")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a step that fails is a test that fails"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;
