@@ -7,6 +7,7 @@ mod cargo;
 mod cluster;
 mod counts;
 mod deny;
+mod mongo;
 mod replica_ops;
 mod steps;
 mod test_cluster;
@@ -50,6 +51,9 @@ enum Command {
     /// Start, inspect and stop a real Cassandra cluster on this machine
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Start, inspect and stop a real MongoDB replica set or sharded cluster on this machine
+    #[command(subcommand)]
+    Mongo(mongo::Command),
     /// Count instructions and allocations of a request, and compare with crates/http/counts.toml
     #[command(
         after_help = "Fails where a hot route costs more than the file allows. It does not measure time, so \
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Bench(command) => bench::run(&command),
         Command::Cluster(command) => cluster::run(command),
+        Command::Mongo(command) => mongo::run(command),
         Command::Counts { write } => counts::run(write),
         Command::ReplicaOps { write } => replica_ops::run(write),
         Command::Deny => deny::run(),

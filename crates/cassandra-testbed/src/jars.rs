@@ -1,9 +1,8 @@
 //! Cassandra's jars: fetched once with Maven, atomically, by one process at a time.
 
-use crate::cache::{self, Lock};
-use crate::error::{ClusterError, Doing, Result};
-use crate::watchdog::Watchdog;
 use crate::{CASSANDRA_VERSION, java};
+use mw_testbed::cache::{self, Lock};
+use mw_testbed::{ClusterError, Doing, Result, Watchdog};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,18 +1,14 @@
 //! Starts Java processes: a node with its configuration files, or nodetool.
 
 use crate::archive::Archive;
-use crate::cache;
-use crate::error::{ClusterError, Doing, Result};
 use crate::jars::Jars;
 use crate::java::{self, Java};
 use crate::node::{NodeState, Running};
 use crate::options::{ClusterOptions, Plan};
-use crate::process::Process;
 use crate::tls::Certificates;
-use crate::watchdog::Watchdog;
 use crate::{log, render};
+use mw_testbed::{ClusterError, Doing, Process, Result, Watchdog, cache, free_port};
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -76,6 +72,7 @@ impl Launcher {
         let log_from = log::length(&node_state.log_path());
         let output = node_state.output_path();
         let output = File::options().create(true).append(true).open(&output).at("open", &output)?;
+        // JMX listens on 127.0.0.1 whatever the node's address, so every node needs its own port.
         let jmx_port = free_port()?;
         let mut command = if outlives_terminal {
             let mut command = Command::new("nohup");
@@ -123,12 +120,4 @@ impl Launcher {
             output: text + &String::from_utf8_lossy(&output.stderr),
         })
     }
-}
-
-/// JMX listens on 127.0.0.1 whatever the node's address, so every node needs its own port.
-fn free_port() -> Result<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .doing(|| "find a free port".to_owned())
 }

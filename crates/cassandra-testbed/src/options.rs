@@ -1,7 +1,7 @@
 //! The options of a cluster, and the plan of its nodes: address, data centre, tokens.
 
-use crate::error::{ClusterError, Result};
 use crate::network::Network;
+use mw_testbed::{ClusterError, Result, check_name};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -80,15 +80,6 @@ impl ClusterOptions {
     pub(crate) fn system_replicas(&self) -> usize {
         self.nodes.min(3)
     }
-}
-
-/// The name of a cluster is also the name of a directory.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !name.is_empty() && name.chars().all(plain) {
-        return Ok(());
-    }
-    Err(ClusterError::Options(format!("the name `{name}` is not made of letters, digits, `-` and `_`")))
 }
 
 /// The plan of one node.

@@ -24,7 +24,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// `/metrics` shows `registry` with the API's own series added. Fails where the registry has series of these names.
+    /// `/metrics` shows `registry` with the series of the API and of the engine added. Fails where the registry has series of these names.
     pub fn new(
         shop: Shop,
         settings: &ServerSettings,
@@ -32,6 +32,7 @@ impl Api {
         registry: Registry,
     ) -> Result<Self, prometheus::Error> {
         let metrics = Metrics::new(registry)?;
+        metrics.add(shop.collectors())?;
         let stack = Arc::new(MiddlewareStack::new(settings, tokens, metrics.clone()));
         let (router, table) = router::table(&stack, &metrics);
         let body_limits = BodyLimits {
@@ -52,6 +53,11 @@ impl Api {
     /// The routes as a service, for tests and for embedding.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// Ends streams of the change feed, for a shutdown.
+    pub(crate) fn stop_streams(&self) {
+        self.stack.stop();
     }
 
     pub(crate) fn connections(&self) -> IntGauge {

@@ -12,7 +12,10 @@ use crate::app::App;
 use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
 use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
-use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
+use crate::routes::{
+    backup, carts, changes, export, import, operations, orders, products, reports, reservations, sessions,
+    stock,
+};
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
 pub(crate) fn table(stack: &Arc<MiddlewareStack>, metrics: &Metrics) -> (Router<App>, Vec<RouteDoc>) {
@@ -75,12 +78,17 @@ impl RouteTable<'_> {
             .post("/v1/users/{user_id}/orders/{order_id}/cancel", Storefront, orders::cancel)
             .query("/v1/reports/sales", Backoffice, reports::sales)
             .query("/v1/reports/abandoned-carts", Backoffice, reports::abandoned_carts)
+            .feed("/v1/changes", Backoffice, changes::read)
     }
 
     fn service(self) -> Self {
         self.probe("/healthz", None, operations::health)
             .probe("/readyz", None, operations::ready)
             .probe("/metrics", Some(Operator), operations::metrics)
+            .download("/v1/operations/export", Operator, export::export)
+            .report("/v1/operations/stock/audit", Operator, backup::audit)
+            .report("/v1/operations/backup", Operator, backup::status)
+            .post("/v1/operations/backup", Operator, backup::start)
             .probe("/openapi.json", None, operations::openapi)
             .probe("/docs", None, operations::docs)
             .probe("/docs/", None, operations::docs)
@@ -131,6 +139,21 @@ impl<'a> RouteTable<'a> {
     /// A POST that responds while it still reads the body.
     fn stream<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
         self.add(Method::POST, path, Some(role), RouteKind::Stream, false, handler)
+    }
+
+    /// A GET whose body is a stream without an end in sight; not for auditors.
+    fn download<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), RouteKind::Stream, false, handler)
+    }
+
+    /// A GET of an operator that may take long.
+    fn report<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), RouteKind::Probe, false, handler)
+    }
+
+    /// A GET that may wait or stream.
+    fn feed<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), RouteKind::Feed, true, handler)
     }
 
     /// A GET about the service itself; without a role it needs no token.

@@ -3,7 +3,9 @@
 //! A response is a view (`…View`) that borrows the domain's value and is written into one buffer. A request is a body
 //! (`…Body`) whose values are validated while they are parsed, so that an error has the path of its field.
 
+pub(crate) mod backup;
 pub(crate) mod carts;
+pub(crate) mod changes;
 pub(crate) mod deserialize;
 pub(crate) mod json;
 pub(crate) mod list;

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod backup;
 mod bench;
 mod cluster;
 mod completions;
@@ -9,9 +10,12 @@ mod import;
 mod lab;
 mod partitions;
 mod policy;
+mod restore;
 mod schema;
 mod serve;
+mod shards;
 mod stock;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -29,6 +33,7 @@ use crate::terminal;
         mw serve                        serve ./data on 127.0.0.1:8080\n  \
         mw serve --demo                 the same, with a sample catalogue to try things on\n  \
         mw serve --store cassandra      the same shop on a cluster, after `mw schema apply`\n  \
+        mw serve --store mongodb        the same shop on MongoDB\n  \
         mw export --output shop.ndjson  write everything that is stored to a file\n\n\
         `mw <COMMAND> --help` says more about each."
 )]
@@ -45,9 +50,13 @@ enum Command {
     Policy(policy::Args),
     Partitions(partitions::Args),
     Cluster(cluster::Args),
+    Shards(Box<shards::Args>),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
+    Backup(backup::Args),
+    Verify(verify::Args),
+    Restore(restore::Args),
     Bench(Box<bench::Args>),
     Lab(lab::Args),
     Completions(completions::Args),
@@ -64,9 +73,13 @@ impl Cli {
             Command::Policy(args) => policy::run(&args),
             Command::Partitions(args) => partitions::run(&args),
             Command::Cluster(args) => cluster::run(&args),
+            Command::Shards(args) => shards::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),
+            Command::Backup(args) => backup::run(&args),
+            Command::Verify(args) => return verify::run(&args),
+            Command::Restore(args) => restore::run(&args),
             Command::Bench(args) => return bench::run(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => completions::run(&args),

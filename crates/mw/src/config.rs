@@ -8,6 +8,7 @@ mod error;
 mod keys;
 mod kind;
 mod layers;
+mod mongodb;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use mw_domain::Currency;
 use mw_domain::carts::CartLifetime;
 use mw_domain::sessions::SessionLifetime;
 use mw_http::{ServerSettings, TlsFiles, Tokens};
+use mw_store::changes::FeedSettings;
 
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
@@ -41,9 +43,11 @@ pub(crate) struct Config {
     pub(crate) engine: Engine,
     pub(crate) embedded: EmbeddedConfig,
     pub(crate) cassandra: mw_store_cassandra::Options,
+    pub(crate) mongodb: mw_store_mongodb::Options,
     /// Where `serve` on Cassandra writes its trace.
     pub(crate) trace: Option<PathBuf>,
     pub(crate) shop: mw_shop::Settings,
+    pub(crate) feed: FeedSettings,
 }
 
 /// The storage engine.
@@ -51,6 +55,7 @@ pub(crate) struct Config {
 pub(crate) enum Engine {
     Embedded,
     Cassandra,
+    Mongodb,
 }
 
 #[derive(Debug)]
@@ -68,6 +73,9 @@ pub(crate) struct EmbeddedConfig {
     pub(crate) memtable_bytes: u64,
     pub(crate) min_free_bytes: u64,
     pub(crate) write_queue: usize,
+    pub(crate) archive: Option<PathBuf>,
+    /// The only directory below which a running shop writes backups.
+    pub(crate) backups: Option<PathBuf>,
 }
 
 impl Config {
@@ -91,9 +99,14 @@ impl Config {
             engine: settings.read("store.engine", engine)?,
             embedded: embedded(settings)?,
             cassandra: cassandra::read(settings)?,
+            mongodb: mongodb::read(settings)?,
             trace: settings
                 .read_if_set("store.cassandra.trace", |value| kind::text(value).map(PathBuf::from))?,
             shop: shop(settings)?,
+            feed: FeedSettings {
+                topics: settings.read("feed.topics", kind::topics)?,
+                retention_ms: settings.read("feed.retention", millis)?,
+            },
         })
     }
 
@@ -127,7 +140,11 @@ impl Config {
 }
 
 fn engine(value: &toml::Value) -> Result<Engine, String> {
-    Ok(if kind::text(value)? == "cassandra" { Engine::Cassandra } else { Engine::Embedded })
+    Ok(match kind::text(value)? {
+        "cassandra" => Engine::Cassandra,
+        "mongodb" => Engine::Mongodb,
+        _ => Engine::Embedded,
+    })
 }
 
 /// Without tokens every client has all rights, so only loopback addresses are allowed.
@@ -146,6 +163,7 @@ fn check_reach(settings: &Settings, listen: SocketAddr, tokens: &Tokens) -> Resu
 fn server(settings: &Settings) -> Result<ServerSettings, Problem> {
     Ok(ServerSettings {
         max_in_flight: settings.read("server.max_in_flight", count)?,
+        max_streams: settings.read("server.max_streams", count)?,
         max_connections: settings.read("server.max_connections", count)?,
         body_limit_bytes: settings.read("server.body_limit", memory)?,
         header_limit_bytes: settings.read("server.header_limit", memory)?,
@@ -183,6 +201,10 @@ fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
         memtable_bytes: settings.read("store.embedded.memtable", kind::size)?,
         min_free_bytes: settings.read("store.embedded.min_free_space", kind::size)?,
         write_queue: settings.read("store.embedded.write_queue", count)?,
+        archive: settings
+            .read_if_set("store.embedded.archive", |value| kind::text(value).map(PathBuf::from))?,
+        backups: settings
+            .read_if_set("store.embedded.backups", |value| kind::text(value).map(PathBuf::from))?,
     })
 }
 

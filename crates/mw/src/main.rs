@@ -3,9 +3,9 @@
 mod commands;
 mod config;
 mod demo;
-mod export_format;
 mod open_files;
 mod runtime;
+mod shop_client;
 mod storage;
 mod terminal;
 mod trace;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::LogConfig;
-use crate::export_format::Counts;
+use mw_http::export_format::Counts;
 
 /// Writes a command's result. A closed pipe (`mw config | head`) is no error.
 pub(crate) fn print(text: &str) -> Result<()> {

@@ -6,7 +6,9 @@
 //!
 //! One file a noun; `expiry.rs` is the work in the background, `seed.rs` fills an empty shop.
 
+mod backup;
 mod carts;
+mod changes;
 mod clock;
 mod clock_guard;
 mod expiry;

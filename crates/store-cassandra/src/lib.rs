@@ -6,6 +6,7 @@
 
 mod bucketing;
 mod carts;
+mod changes;
 mod driver;
 mod export;
 mod maintenance;

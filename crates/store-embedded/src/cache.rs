@@ -131,6 +131,15 @@ impl ReadCache {
         }
     }
 
+    /// Hits and misses since the store was opened, by the name of the cache.
+    pub(crate) fn lookups(&self) -> [(&'static str, (u64, u64)); 3] {
+        [
+            ("products", (self.products.hits(), self.products.misses())),
+            ("stock", (self.levels.hits(), self.levels.misses())),
+            ("pages", (self.pages.hits(), self.pages.misses())),
+        ]
+    }
+
     /// Whether entries are made of this table's rows.
     pub(crate) const fn covers(table: Table) -> bool {
         matches!(table, Table::Products | Table::ProductsByCategory | Table::Stock)

@@ -5,9 +5,12 @@
 //! atomic by construction: a crash leaves all of its rows or none, and no recovery beyond fjall's journal replay exists. One file
 //! a noun.
 
+mod archive;
 mod audit;
+mod backup;
 mod cache;
 mod carts;
+mod changes;
 mod compaction;
 mod export;
 mod flush;
@@ -17,6 +20,7 @@ mod keys;
 mod ledger;
 mod long_reads;
 mod maintenance;
+mod metrics;
 mod open;
 mod orders;
 mod products;
@@ -32,19 +36,23 @@ mod tx;
 mod writer;
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use fjall::{Database, PersistMode};
 use mw_domain::Timestamp;
-use mw_store::Result;
+use mw_store::{BackupStatus, Result};
 
+pub use backup::{BackupError, Restored, Verified, back_up_stopped, restore, verify};
 pub use open::{OpenError, Options};
 
 use cache::ReadCache;
+use changes::Feed;
 use flush::FlushScheduler;
 use holds::HoldIndex;
 use long_reads::LongReads;
 use maintenance::Passes;
+use metrics::WriterMetrics;
 use reader::SnapshotReader;
 use row_cache::RowCache;
 use sales::HourlyFrom;
@@ -52,10 +60,12 @@ use space::FreeSpace;
 use stock::{EndedHolds, LevelSource, SnapshotLevels};
 use tables::Tables;
 use tx::{Tx, TxStart};
-use writer::{Writer, WriterStatus};
+use writer::{Writer, WriterParts, WriterStatus};
 
 /// Threads for reports, lists by period, exports and audits.
 const LONG_READ_THREADS: usize = 2;
+/// Threads for pages of the change feed.
+const FEED_READ_THREADS: usize = 1;
 
 /// A store in a directory of this machine. Dropping or closing it commits the waiting commands.
 pub struct EmbeddedStore {
@@ -71,6 +81,11 @@ pub struct EmbeddedStore {
     maintenance_reads: LongReads,
     long_reads: Arc<LongReads>,
     hourly_from: HourlyFrom,
+    metrics: WriterMetrics,
+    /// The last backup that was started.
+    backup: Arc<Mutex<Option<BackupStatus>>>,
+    feed: Arc<Feed>,
+    feed_reads: LongReads,
     _lock: File,
 }
 
@@ -83,30 +98,39 @@ impl std::fmt::Debug for EmbeddedStore {
 impl EmbeddedStore {
     /// Opens the store, or creates it.
     pub fn open(options: Options) -> Result<Self, OpenError> {
-        let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated } = open::open(&options)?;
-        let open::Contents { commit_sequence, next_timers, holds, hourly_from } = contents;
+        let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated, archive } =
+            open::open(&options)?;
+        let open::Contents { commit_sequence, next_timers, holds, hourly_from, feed } = contents;
         let status = Arc::new(WriterStatus::new(next_timers, now_ms));
         let row_cache_bytes = options.cache_bytes / 3;
         let read_cache_bytes = options.cache_bytes - row_cache_bytes;
         let cache = Arc::new(ReadCache::new(db.clone(), tables.clone(), read_cache_bytes));
-        let space = FreeSpace::new(options.path.clone(), options.min_free_bytes);
+        let space = free_space(&options, &tables);
         let io_error = |source| OpenError::Io { path: options.path.clone(), source };
         let flush_scheduler =
             FlushScheduler::start(db.clone(), tables.clone(), throttle).map_err(io_error)?;
         let row_cache = RowCache::new(row_cache_bytes);
         let holds = Arc::new(holds);
-        let start =
-            TxStart { commit_sequence, next_timers, hourly_from, outdated, holds: Arc::clone(&holds) };
+        let feed = Arc::new(feed);
+        let start = TxStart {
+            commit_sequence,
+            next_timers,
+            hourly_from,
+            outdated,
+            holds: Arc::clone(&holds),
+            archive,
+            feed: Arc::clone(&feed),
+        };
         let tx = Tx::new(db.clone(), tables.clone(), row_cache, start);
-        let writer = Writer::start(
-            tx,
-            Arc::clone(&status),
-            Arc::clone(&cache),
+        let metrics = WriterMetrics::new().map_err(|error| io_error(std::io::Error::other(error)))?;
+        let parts = WriterParts {
+            status: Arc::clone(&status),
+            cache: Arc::clone(&cache),
             space,
             flush_scheduler,
-            options.write_queue,
-        )
-        .map_err(io_error)?;
+            metrics: metrics.clone(),
+        };
+        let writer = Writer::start(tx, parts, options.write_queue).map_err(io_error)?;
         Ok(Self {
             writer,
             db,
@@ -119,6 +143,10 @@ impl EmbeddedStore {
             maintenance_reads: LongReads::new(1),
             long_reads: Arc::new(LongReads::new(LONG_READ_THREADS)),
             hourly_from,
+            metrics,
+            backup: Arc::default(),
+            feed,
+            feed_reads: LongReads::new(FEED_READ_THREADS),
             _lock: lock,
         })
     }
@@ -167,6 +195,12 @@ impl EmbeddedStore {
     ) -> Result<T> {
         self.writer.write(command).await
     }
+}
+
+/// The check of the space that writes need.
+fn free_space(options: &Options, tables: &Tables) -> FreeSpace {
+    let paths: Vec<PathBuf> = std::iter::once(&options.path).chain(&options.archive).cloned().collect();
+    FreeSpace::new(paths, options.min_free_bytes, Some(tables.clone()))
 }
 
 impl Drop for EmbeddedStore {

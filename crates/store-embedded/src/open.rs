@@ -4,6 +4,8 @@
 //! <path>/LOCK              locked by the process that serves the store
 //! <path>/FORMAT            version of the layout and of all stored values
 //! <path>/COMMIT_SEQUENCE   commit sequence number at the last open or close
+//! <path>/STORE_ID          names this history of commits; a restored store gets its own
+//! <path>/LAST_BACKUP       when the last backup was taken, in milliseconds since the epoch
 //! <path>/db/               fjall's journals and tables
 //! ```
 //!
@@ -16,10 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use fjall::Database;
-use mw_domain::Currency;
+use fjall::{Database, PersistMode};
+use mw_domain::{Currency, Timestamp};
+use mw_store::changes::FeedSettings;
 use rustix::fs::{FlockOperation, flock};
+use uuid::Uuid;
 
+use crate::archive::Archive;
+use crate::changes::Feed;
 use crate::compaction::{CompactionThrottle, filters};
 use crate::holds::HoldIndex;
 use crate::reader::SnapshotReader;
@@ -29,13 +35,15 @@ use crate::timers::NextTimers;
 use crate::tx::COMMIT_SEQUENCE_KEY;
 
 /// The version of the directory's layout and of all values in it. Format 1 has no hourly sums of sales, no values in the activity
-/// index and no compacted ledgers.
+/// index, no compacted ledgers and no change feed.
 const FORMAT: u32 = 2;
 const FORMAT_NAME: &str = "mobile-world";
-const FORMAT_FILE: &str = "FORMAT";
-const LOCK_FILE: &str = "LOCK";
-const COMMIT_SEQUENCE_FILE: &str = "COMMIT_SEQUENCE";
-const DB_FOLDER: &str = "db";
+pub(crate) const FORMAT_FILE: &str = "FORMAT";
+pub(crate) const LOCK_FILE: &str = "LOCK";
+pub(crate) const COMMIT_SEQUENCE_FILE: &str = "COMMIT_SEQUENCE";
+pub(crate) const STORE_ID_FILE: &str = "STORE_ID";
+pub(crate) const LAST_BACKUP_FILE: &str = "LAST_BACKUP";
+pub(crate) const DB_FOLDER: &str = "db";
 /// fjall starts a new journal after so many bytes.
 pub(crate) const JOURNAL_BYTES: usize = 64_000_000;
 /// fjall flushes all tables at once when so many journals are full. The flush scheduler has flushed the rows of the first one
@@ -60,18 +68,30 @@ pub struct Options {
     pub write_queue: usize,
     /// The currency of all amounts, fixed when the store is created.
     pub currency: Currency,
+    /// Where every committed group is kept, for restores to a moment.
+    pub archive: Option<PathBuf>,
+    /// The only directory below which a running shop writes backups; `None`: any absolute path.
+    pub backups_below: Option<PathBuf>,
+    /// The topics of the change feed, and how long it keeps a change.
+    pub feed: FeedSettings,
 }
+
+const BLOCK_CACHE_BYTES: u64 = 96 * 1_024 * 1_024;
+const MEMTABLE_BYTES: u64 = 8 * 1_024 * 1_024;
 
 impl Options {
     pub fn new(path: impl Into<PathBuf>, currency: Currency) -> Self {
         Self {
             path: path.into(),
-            block_cache_bytes: 96 * 1_024 * 1_024,
+            block_cache_bytes: BLOCK_CACHE_BYTES,
             cache_bytes: 96 * 1_024 * 1_024,
-            memtable_bytes: 8 * 1_024 * 1_024,
+            memtable_bytes: MEMTABLE_BYTES,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
             currency,
+            archive: None,
+            backups_below: None,
+            feed: FeedSettings::default(),
         }
     }
 }
@@ -107,6 +127,8 @@ pub enum OpenError {
         path.display()
     )]
     Damaged { path: PathBuf, detail: String },
+    #[error("{0}")]
+    Archive(String),
 }
 
 impl OpenError {
@@ -125,6 +147,7 @@ pub(crate) struct Opened {
     pub(crate) lock: File,
     /// The directory, if its format is older than [`FORMAT`].
     pub(crate) outdated: Option<PathBuf>,
+    pub(crate) archive: Option<Archive>,
 }
 
 /// What the writer starts with.
@@ -133,6 +156,7 @@ pub(crate) struct Contents {
     pub(crate) next_timers: NextTimers,
     pub(crate) holds: HoldIndex,
     pub(crate) hourly_from: HourlyFrom,
+    pub(crate) feed: Feed,
 }
 
 pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
@@ -152,14 +176,70 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     let now_ms = Arc::new(AtomicI64::new(i64::MIN));
     let throttle = Arc::new(CompactionThrottle::default());
     // A crash here leaves some of the tables created; the next open creates the missing ones and replays the journals.
-    let (db, tables) = open_tables(options, &now_ms, &throttle).map_err(|error| fjall_error(path, error))?;
+    let (db, tables) =
+        open_tables(path, options.block_cache_bytes, options.memtable_bytes, &now_ms, &throttle)
+            .map_err(|error| fjall_error(path, error))?;
     // Dropping a refused database waits for its compactions, which must not pause then.
-    let contents = check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
-    Ok(Opened { db, tables, contents, now_ms, throttle, lock, outdated })
+    let contents = check_contents(options, &db, &tables, &now_ms).inspect_err(|_| throttle.close())?;
+    let archive = open_archive(options, contents.commit_sequence).inspect_err(|_| throttle.close())?;
+    Ok(Opened { db, tables, contents, now_ms, throttle, lock, outdated, archive })
+}
+
+fn open_archive(options: &Options, commit_sequence: u64) -> Result<Option<Archive>, OpenError> {
+    let Some(archive) = &options.archive else { return Ok(None) };
+    let store_id = store_id(&options.path).map_err(|source| io_error(&options.path, source))?;
+    // A crash here leaves the archive as it is or without a group that was never committed.
+    Archive::open(archive, &store_id, commit_sequence).map(Some).map_err(OpenError::Archive)
+}
+
+/// The name of this history of commits; a store without one gets it.
+fn store_id(path: &Path) -> std::io::Result<String> {
+    match std::fs::read_to_string(path.join(STORE_ID_FILE)) {
+        Ok(id) => Ok(id.trim().to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let id = Uuid::new_v4().to_string();
+            replace_file(path, STORE_ID_FILE, &format!("{id}\n"))?;
+            Ok(id)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// When the last backup of a data directory was taken.
+pub(crate) fn last_backup(path: &Path) -> Option<Timestamp> {
+    let text = std::fs::read_to_string(path.join(LAST_BACKUP_FILE)).ok()?;
+    text.trim().parse().ok().map(Timestamp::from_millis)
+}
+
+/// The database of a copy that no process serves: for a restore and for a verification.
+pub(crate) struct Scratch {
+    pub(crate) db: Database,
+    pub(crate) tables: Tables,
+}
+
+impl Scratch {
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let throttle = Arc::new(CompactionThrottle::default());
+        // No request waits here, so compactions need not pause.
+        throttle.close();
+        // Rows expire by the time of maintenance, of which there is none.
+        let now_ms = Arc::new(AtomicI64::new(i64::MIN));
+        let opened = open_tables(path, BLOCK_CACHE_BYTES, MEMTABLE_BYTES, &now_ms, &throttle);
+        opened.map(|(db, tables)| Self { db, tables }).map_err(|error| format!("{error:?}"))
+    }
+
+    pub(crate) fn close(self) -> fjall::Result<()> {
+        self.db.persist(PersistMode::SyncAll)
+    }
 }
 
 /// Checks the currency and the commit sequence number, and reads what the writer starts with.
-fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<Contents, OpenError> {
+fn check_contents(
+    options: &Options,
+    db: &Database,
+    tables: &Tables,
+    now_ms: &Arc<AtomicI64>,
+) -> Result<Contents, OpenError> {
     let path = options.path.as_path();
     // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
@@ -171,7 +251,8 @@ fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<C
     let next_timers = NextTimers::read(&snapshot).map_err(damaged)?;
     let holds = HoldIndex::read(&snapshot).map_err(damaged)?;
     let hourly_from = HourlyFrom::read(&snapshot).map_err(damaged)?;
-    Ok(Contents { commit_sequence, next_timers, holds, hourly_from })
+    let feed = Feed::read(&snapshot, options.feed, Arc::clone(now_ms)).map_err(damaged)?;
+    Ok(Contents { commit_sequence, next_timers, holds, hourly_from, feed })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {
@@ -234,7 +315,7 @@ pub(crate) fn write_format(path: &Path) -> std::io::Result<()> {
 }
 
 /// Replaces a small file. A crash leaves the old or the new content, and perhaps a `.new` file that the next call overwrites.
-fn replace_file(path: &Path, name: &str, text: &str) -> std::io::Result<()> {
+pub(crate) fn replace_file(path: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let new = path.join(format!("{name}.new"));
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
@@ -283,18 +364,20 @@ fn check_format(path: &Path) -> Result<u32, OpenError> {
 }
 
 fn open_tables(
-    options: &Options,
+    path: &Path,
+    block_cache_bytes: u64,
+    memtable_bytes: u64,
     now_ms: &Arc<AtomicI64>,
     throttle: &Arc<CompactionThrottle>,
 ) -> fjall::Result<(Database, Tables)> {
     let (now_ms, throttle) = (Arc::clone(now_ms), Arc::clone(throttle));
-    let db = Database::builder(options.path.join(DB_FOLDER))
-        .cache_size(options.block_cache_bytes)
+    let db = Database::builder(path.join(DB_FOLDER))
+        .cache_size(block_cache_bytes)
         .max_journaling_size(FULL_JOURNALS_MAX * JOURNAL_BYTES as u64)
         .worker_threads(WORKERS)
         .with_compaction_filter_factories(Arc::new(move |name| Some(filters(name, &now_ms, &throttle))))
         .open()?;
-    let tables = Tables::open(&db, options.memtable_bytes)?;
+    let tables = Tables::open(&db, memtable_bytes)?;
     Ok((db, tables))
 }
 
@@ -311,7 +394,7 @@ fn check_currency(options: &Options, db: &Database, tables: &Tables) -> Result<(
         }),
         None => {
             meta.insert(KEY, options.currency.as_str()).map_err(error)?;
-            db.persist(fjall::PersistMode::SyncAll).map_err(error)
+            db.persist(PersistMode::SyncAll).map_err(error)
         }
     }
 }

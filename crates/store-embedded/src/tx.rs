@@ -7,12 +7,16 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
+use mw_codec::changes::ChangeRef;
 use mw_domain::Timestamp;
 use mw_store::Result;
 
+use crate::archive::Archive;
 use crate::cache::ReadCache;
+use crate::changes::{Feed, PendingChanges};
 use crate::holds::{HoldChange, HoldEnd, HoldIndex};
 use crate::keys::Key;
 use crate::open::write_format;
@@ -53,7 +57,10 @@ pub(crate) struct Tx {
     hold_changes: Vec<HoldChange>,
     /// How many of them are final.
     hold_changes_final: usize,
+    /// What the running batch adds to the change feed.
+    changes: PendingChanges,
     commit_batch: CommitBatch,
+    archive: Option<Archive>,
 }
 
 /// Writes a batch to the journal, makes it durable as the mode says, and then makes it visible. Injected by tests.
@@ -64,13 +71,14 @@ fn commit_batch(batch: OwnedWriteBatch, mode: PersistMode) -> fjall::Result<()> 
 }
 
 /// What the first batch starts with.
-#[derive(Debug)]
 pub(crate) struct TxStart {
     pub(crate) commit_sequence: u64,
     pub(crate) next_timers: NextTimers,
     pub(crate) hourly_from: HourlyFrom,
     pub(crate) outdated: Option<PathBuf>,
     pub(crate) holds: Arc<HoldIndex>,
+    pub(crate) archive: Option<Archive>,
+    pub(crate) feed: Arc<Feed>,
 }
 
 #[cfg(test)]
@@ -83,6 +91,8 @@ impl TxStart {
             hourly_from: HourlyFrom { hour: i64::MIN, is_stored: false },
             outdated: None,
             holds: Arc::default(),
+            archive: None,
+            feed: Arc::new(Feed::new()),
         }
     }
 }
@@ -94,11 +104,13 @@ pub(crate) struct Committed {
     pub(crate) changed: Vec<(Table, Slice)>,
     /// Keys and values of all rows.
     pub(crate) bytes: usize,
+    /// How long it took to write and sync the journal.
+    pub(crate) synced_in: Duration,
 }
 
 impl Tx {
     pub(crate) fn new(db: Database, tables: Tables, row_cache: RowCache, start: TxStart) -> Self {
-        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds } = start;
+        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds, archive, feed } = start;
         Self {
             db,
             tables,
@@ -113,7 +125,9 @@ impl Tx {
             holds,
             hold_changes: Vec::new(),
             hold_changes_final: 0,
+            changes: PendingChanges::new(feed),
             commit_batch: Box::new(commit_batch),
+            archive,
         }
     }
 
@@ -126,10 +140,12 @@ impl Tx {
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (timers_before, savepoint) = (self.next_timers, self.undo_discarded + self.undo_log.len());
         let hold_changes_before = self.hold_changes.len();
+        let changes_before = self.changes.count();
         let result = command(self);
         if result.is_err() {
             self.roll_back_to(savepoint.saturating_sub(self.undo_discarded));
             self.hold_changes.truncate(hold_changes_before.max(self.hold_changes_final));
+            self.changes.roll_back_to(changes_before);
             // The timers that the command removed are back.
             self.next_timers = self.next_timers.min(timers_before);
         }
@@ -148,6 +164,17 @@ impl Tx {
         self.undo_discarded += self.undo_log.len();
         self.undo_log.clear();
         self.hold_changes_final = self.hold_changes.len();
+        self.changes.make_final();
+    }
+
+    /// Adds a change of the running command to the feed.
+    pub(crate) fn record_change(&mut self, at: Timestamp, change: ChangeRef<'_>) {
+        self.changes.record(at, change);
+    }
+
+    /// Tells readers of the feed that the last batch is visible.
+    pub(crate) fn publish_changes(&self) {
+        self.changes.publish();
     }
 
     /// Notes what the running command does to the open holds.
@@ -220,6 +247,9 @@ impl Tx {
             self.pending_mut(Table::Meta).insert(HOURLY_FROM_KEY.into(), Some(hour));
             self.hourly_from.is_stored = true;
         }
+        for (key, row) in self.changes.take_rows() {
+            self.pending_mut(Table::Changes).insert(key.into(), Some(row.into()));
+        }
         self.commit_sequence += 1;
         let sequence = self.commit_sequence.to_be_bytes().as_slice().into();
         self.pending_mut(Table::Meta).insert(COMMIT_SEQUENCE_KEY.into(), Some(sequence));
@@ -241,6 +271,9 @@ impl Tx {
                 bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
                 // Cached before the commit: after a failed one no command runs that could read it.
                 self.row_cache.put(*table, &key, value.as_ref());
+                if let Some(archive) = &mut self.archive {
+                    archive.add(*table, &key, value.as_ref());
+                }
                 match value {
                     Some(value) => batch.insert(keyspace, key, value),
                     None => batch.remove(keyspace, key),
@@ -250,9 +283,17 @@ impl Tx {
         // Before the batch is visible: readers of an older snapshot take the changes back.
         self.holds.apply(self.commit_sequence, &mut self.hold_changes);
         self.hold_changes_final = 0;
+        if let Some(archive) = &mut self.archive {
+            // A crash after this leaves a group in the archive that was never committed; the next open removes it.
+            archive.append(self.commit_sequence).map_err(|error| {
+                let path = archive.path().display();
+                fjall::Error::Io(std::io::Error::new(error.kind(), format!("write archive {path}: {error}")))
+            })?;
+        }
+        let began = Instant::now();
         // Returns once the batch is synced, and only then readers see it.
         (self.commit_batch)(batch, PersistMode::SyncData)?;
-        Ok(Committed { changed, bytes })
+        Ok(Committed { changed, bytes, synced_in: began.elapsed() })
     }
 }
 

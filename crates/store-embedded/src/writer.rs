@@ -4,10 +4,11 @@
 //! Invariants: a command is atomic; readers see no row and no caller gets a reply before its batch is synced; after a failed
 //! commit no further command runs, because what is on disk is unknown until the next open.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
@@ -15,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::cache::ReadCache;
 use crate::flush::FlushScheduler;
+use crate::metrics::WriterMetrics;
 use crate::space::FreeSpace;
 use crate::timers::NextTimers;
 use crate::tx::Tx;
@@ -70,6 +72,9 @@ pub(crate) struct WriterStatus {
     pub(crate) now_ms: Arc<AtomicI64>,
     /// Why no write is possible until the next open.
     failure: Mutex<Option<String>>,
+    /// When the running batch began, in milliseconds after `opened_at`, at least 1; 0 between batches.
+    batch_began_ms: AtomicU64,
+    opened_at: Instant,
 }
 
 impl WriterStatus {
@@ -79,7 +84,26 @@ impl WriterStatus {
             next_payment_timer_ms: AtomicI64::new(next_timers.payment.as_millis()),
             now_ms,
             failure: Mutex::new(None),
+            batch_began_ms: AtomicU64::new(0),
+            opened_at: Instant::now(),
         }
+    }
+
+    /// For how long the running batch has been running; zero between batches.
+    pub(crate) fn busy_for(&self) -> Duration {
+        match self.batch_began_ms.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            began_ms => self.opened_at.elapsed().saturating_sub(Duration::from_millis(began_ms)),
+        }
+    }
+
+    fn begin_batch(&self) {
+        let now_ms = u64::try_from(self.opened_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.batch_began_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    fn end_batch(&self) {
+        self.batch_began_ms.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn next_hold_timer(&self) -> Timestamp {
@@ -115,22 +139,26 @@ impl WriterStatus {
 pub(crate) struct Writer {
     queue: Mutex<Option<SyncSender<Box<dyn QueuedCommand>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    metrics: WriterMetrics,
+}
+
+/// What the writer works with besides its batch.
+pub(crate) struct WriterParts {
+    pub(crate) status: Arc<WriterStatus>,
+    pub(crate) cache: Arc<ReadCache>,
+    pub(crate) space: FreeSpace,
+    pub(crate) flush_scheduler: FlushScheduler,
+    pub(crate) metrics: WriterMetrics,
 }
 
 impl Writer {
-    pub(crate) fn start(
-        tx: Tx,
-        status: Arc<WriterStatus>,
-        cache: Arc<ReadCache>,
-        space: FreeSpace,
-        flush_scheduler: FlushScheduler,
-        queue_max: usize,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn start(tx: Tx, parts: WriterParts, queue_max: usize) -> std::io::Result<Self> {
         let (queue, commands) = sync_channel(queue_max);
+        let metrics = parts.metrics.clone();
         let thread = std::thread::Builder::new().name("mw-writer".into()).spawn(move || {
-            WriterThread { commands, tx, status, cache, space, flush_scheduler, replies: Vec::new() }.run();
+            WriterThread { commands, tx, parts, replies: Vec::new() }.run();
         })?;
-        Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)), metrics })
     }
 
     /// Runs a command and waits until its batch is on disk.
@@ -151,9 +179,13 @@ impl Writer {
         let Some(queue) = queue.as_ref() else {
             return Err(closed());
         };
-        queue.try_send(command).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Overloaded,
-            TrySendError::Disconnected(_) => closed(),
+        self.metrics.queued.inc();
+        queue.try_send(command).map_err(|error| {
+            self.metrics.queued.dec();
+            match error {
+                TrySendError::Full(_) => StoreError::Overloaded,
+                TrySendError::Disconnected(_) => closed(),
+            }
         })
     }
 
@@ -181,10 +213,7 @@ fn closed() -> StoreError {
 struct WriterThread {
     commands: Receiver<Box<dyn QueuedCommand>>,
     tx: Tx,
-    status: Arc<WriterStatus>,
-    cache: Arc<ReadCache>,
-    space: FreeSpace,
-    flush_scheduler: FlushScheduler,
+    parts: WriterParts,
     /// The replies of the running batch.
     replies: Vec<Reply>,
 }
@@ -192,8 +221,13 @@ struct WriterThread {
 impl WriterThread {
     fn run(mut self) {
         while let Ok(first) = self.commands.recv() {
+            self.parts.metrics.queued.dec();
             match self.ready() {
-                Ok(()) => self.run_batch(first),
+                Ok(()) => {
+                    self.parts.status.begin_batch();
+                    self.run_batch(first);
+                    self.parts.status.end_batch();
+                }
                 Err(error) => first.refuse(error),
             }
         }
@@ -201,31 +235,36 @@ impl WriterThread {
 
     /// Whether a batch can be committed now. An error is certain: no command has run.
     fn ready(&mut self) -> Result<()> {
-        if let Some(cause) = self.status.failure() {
+        if let Some(cause) = self.parts.status.failure() {
             return Err(StoreError::Unavailable(cause));
         }
-        self.space.check().map_err(StoreError::Unavailable)
+        self.parts.space.check().map_err(StoreError::Unavailable)
     }
 
     fn run_batch(&mut self, first: Box<dyn QueuedCommand>) {
+        let began = Instant::now();
         // A crash before the commit leaves nothing of the batch: its rows are in memory only, and no caller has a reply.
         self.replies.push(first.run(&mut self.tx));
         while self.replies.len() < BATCH_COMMANDS_MAX {
             match self.commands.try_recv() {
-                Ok(command) => self.replies.push(command.run(&mut self.tx)),
+                Ok(command) => {
+                    self.parts.metrics.queued.dec();
+                    self.replies.push(command.run(&mut self.tx));
+                }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
         let committed = self.commit();
         let bytes = committed.as_ref().copied().unwrap_or_default();
         let committed = committed.map(drop);
+        self.parts.metrics.observe_batch(self.replies.len(), began.elapsed());
         // A crash here leaves the whole batch on disk without replies; the next open replays the journal, and callers that
         // repeat their request under its idempotency key get the stored outcome.
         for reply in self.replies.drain(..) {
             reply(&committed);
         }
         // A crash here leaves the rows in the journal only; the next open reads them into memory again.
-        self.flush_scheduler.committed(bytes);
+        self.parts.flush_scheduler.committed(bytes);
     }
 
     /// Commits the batch; returns the bytes of its rows.
@@ -233,18 +272,20 @@ impl WriterThread {
         if self.tx.is_empty() {
             return Ok(0);
         }
-        self.status.lower(self.tx.next_timers);
+        self.parts.status.lower(self.tx.next_timers);
         // A crash during the sync leaves the whole batch or none of it: fjall discards an incomplete batch at the end of the
         // journal at the next open.
         let committed = self.tx.commit().map_err(|error| {
             let cause = format!("commit batch to disk: {error:?}; check the disk, then restart mw");
             tracing::error!(?error, "commit batch to disk: writes stop; check the disk, then restart mw");
-            self.status.fail(cause.clone());
+            self.parts.status.fail(cause.clone());
             StoreError::Ambiguous(cause)
         })?;
         // Before the bounds rise: a reader that finds no timer due must find levels without the expired holds.
-        self.cache.invalidate(&committed.changed);
-        self.status.raise(self.tx.next_timers);
+        self.parts.cache.invalidate(&committed.changed);
+        self.parts.status.raise(self.tx.next_timers);
+        self.parts.metrics.observe_sync(committed.synced_in);
+        self.tx.publish_changes();
         Ok(committed.bytes)
     }
 }
@@ -271,10 +312,12 @@ mod tests {
         let tables = Tables::open(&db, 1 << 20).unwrap();
         let status = Arc::new(WriterStatus::new(NextTimers::NONE, Arc::default()));
         let cache = Arc::new(ReadCache::new(db.clone(), tables.clone(), 1 << 20));
-        let space = FreeSpace::new(folder.to_owned(), 0);
+        let space = FreeSpace::new(vec![folder.to_owned()], 0, None);
         let flush_scheduler = FlushScheduler::start(db.clone(), tables.clone(), Arc::default()).unwrap();
         let tx = change(Tx::new(db.clone(), tables.clone(), RowCache::new(1 << 20), TxStart::new()));
-        let writer = Writer::start(tx, status, cache, space, flush_scheduler, queue_max).unwrap();
+        let metrics = WriterMetrics::new().unwrap();
+        let parts = WriterParts { status, cache, space, flush_scheduler, metrics };
+        let writer = Writer::start(tx, parts, queue_max).unwrap();
         (writer, db, tables)
     }
 

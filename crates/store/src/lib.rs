@@ -4,7 +4,9 @@
 //! Every command carries the time and the new ids, so that an engine is deterministic and a command can be repeated.
 //! An acknowledged write survives the crash of the process.
 
+pub mod backup;
 pub mod carts;
+pub mod changes;
 pub mod contract;
 pub mod delegation;
 pub mod error;
@@ -18,15 +20,19 @@ pub mod request;
 pub mod sessions;
 pub mod stock;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use backup::BackupStatus;
 pub use carts::Carts;
+pub use changes::Changes;
 pub use error::{Refusal, Result, StoreError};
 pub use export::ExportImport;
 pub use idempotency::{Done, Fingerprint, RequestIdentity, StoredValue};
 pub use orders::Orders;
 pub use page::{Page, PageRequest, Position};
 pub use products::Products;
+pub use prometheus::core::Collector;
 pub use sessions::Sessions;
 pub use stock::Stock;
 
@@ -63,12 +69,30 @@ pub trait Maintenance: Send + Sync {
 
     /// Removes up to `limit` expired rows; returns how many. Reads never show an expired row, purged or not.
     async fn purge_expired(&self, now: Timestamp, limit: usize) -> Result<usize>;
+
+    /// The engine's own series, for the registry behind `/metrics`.
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        Vec::new()
+    }
+
+    /// Starts a physical backup into a folder of this machine, of which the latest `keep` stay; refused while another one runs.
+    async fn start_backup(&self, _to: PathBuf, _keep: usize) -> Result<()> {
+        Err(StoreError::NotServing(
+            "backups are taken of the embedded engine; export this one, or use the tools of its database"
+                .to_owned(),
+        ))
+    }
+
+    /// The last backup that was started since the store was opened.
+    async fn backup_status(&self) -> Result<Option<BackupStatus>> {
+        Ok(None)
+    }
 }
 
 /// The whole storage contract.
-pub trait Store: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance {}
+pub trait Store: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance {}
 
-impl<T: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance> Store for T {}
+impl<T: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance> Store for T {}
 
 /// A store that is shared by all request handlers.
 pub type SharedStore = Arc<dyn Store>;

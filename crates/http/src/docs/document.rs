@@ -14,7 +14,10 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use crate::error::Code;
 use crate::middleware::RouteKind;
-use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
+use crate::routes::{
+    backup, carts, changes, export, import, operations, orders, products, reports, reservations, sessions,
+    stock,
+};
 use crate::settings::Role;
 use crate::wire::schema;
 use crate::wire::stock::ShortageView;
@@ -48,7 +51,9 @@ pub(crate) struct RouteDoc {
         reservations::create, reservations::read, reservations::confirm, reservations::release,
         orders::place, orders::read, orders::events, orders::set_status, orders::cancel, orders::of_user, orders::list,
         reports::sales, reports::abandoned_carts,
+        changes::read,
         operations::health, operations::ready, operations::metrics,
+        export::export, backup::start, backup::status, backup::audit,
     ),
     tags(
         (name = "carts", description = "Carts of users and of guests"),
@@ -58,7 +63,8 @@ pub(crate) struct RouteDoc {
         (name = "reservations", description = "Units held for a while"),
         (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
-        (name = "operations", description = "Health, readiness, metrics"),
+        (name = "changes", description = "The change feed"),
+        (name = "operations", description = "Health, readiness, metrics, backups"),
     ),
 )]
 struct Handlers;

@@ -10,7 +10,9 @@
 )]
 
 mod auth;
+mod backup;
 mod carts;
+mod changes;
 mod client;
 mod codes;
 mod concurrency;

@@ -14,10 +14,10 @@ use mw_store::export::{Checkpoint, Record};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, ConfigArgs};
-use crate::export_format::{self, Counts, End, Line};
 use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, Progress};
+use mw_http::export_format::{self, Counts, End, Line};
 
 /// The maximum of records of a batch.
 const BATCH_RECORDS: usize = 500;
@@ -287,9 +287,9 @@ mod tests {
     use super::*;
     use crate::commands::export::write_all;
     use crate::demo;
-    use crate::export_format::Header;
     use mw_domain::stock::{Cause, Delta};
     use mw_domain::{GeoZone, Level, Movement, ProductId, Timestamp, ZoneStock};
+    use mw_http::export_format::Header;
     use mw_store::model::Model;
     use uuid::Uuid;
 

@@ -13,8 +13,7 @@ use crate::runtime;
 use crate::storage::Storage;
 use crate::terminal::{self, columns};
 
-const NO_PARTITIONS: &str =
-    "the embedded engine has no partitions to plan: name a cluster with --store cassandra";
+const NO_PARTITIONS: &str = "this engine has no partitions to plan: name a cluster with --store cassandra";
 
 /// Show and set the bucket plans of a cluster's partitions
 #[derive(Debug, clap::Args)]
@@ -74,8 +73,7 @@ it starts. Until then the same command with another --buckets replaces it; once 
 
 Examples:
   mw partitions plan set orders_by_customer wholesaler-7 --buckets 8 --from 2027-01-01 --store cassandra
-  mw partitions plan set orders_by_zone_day moscow --buckets 16 --from 2026-11-27T00:00:00+03:00 --store cassandra
-  mw partitions plan set orders_by_day --buckets 16 --from 2026-11-27 --store cassandra")]
+  mw partitions plan set orders_by_day --buckets 16 --from 2026-11-27T00:00:00+03:00 --store cassandra")]
     Set(Set),
 }
 
@@ -170,7 +168,7 @@ fn on_cluster<T>(args: &ConfigArgs, operation: impl AsyncFnOnce(&CassandraStore)
         let storage = Storage::open(&config).await?;
         let result = match &storage {
             Storage::Cassandra { store, .. } => operation(store).await,
-            Storage::Embedded { .. } => Err(anyhow!(NO_PARTITIONS)),
+            Storage::Embedded { .. } | Storage::Mongodb { .. } => Err(anyhow!(NO_PARTITIONS)),
         };
         storage.close().await;
         result
@@ -305,7 +303,7 @@ mod tests {
         let none = PlanList { items: Vec::new(), defaults: defaults.collect() };
         let text = none.text();
         assert!(
-            text.contains("\norders_by_zone_day    3072     46080    a day of a zone; the key is a zone\n"),
+            text.contains("\norders_by_day         6144     92160    a day of the shop and of its zones; there is no key\n"),
             "{text}"
         );
         assert!(text.ends_with("\n\nNo key has a plan.\n"), "{text}");

@@ -9,6 +9,7 @@
 )]
 
 mod audit;
+mod backup;
 mod bench;
 mod cassandra;
 mod client;
@@ -17,6 +18,7 @@ mod crash;
 mod damage;
 mod disk;
 mod export;
+mod mongodb;
 mod mounts;
 mod partitions;
 mod process;

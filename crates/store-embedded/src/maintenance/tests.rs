@@ -120,6 +120,90 @@ fn rows(store: &EmbeddedStore, table: Table) -> usize {
 }
 
 #[tokio::test]
+async fn readiness_sees_a_writer_that_hangs_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(folder.path()));
+    assert_eq!(store.ready().await, Ok(Readiness::default()));
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let hanging = Arc::clone(&store);
+    let hung = tokio::spawn(async move {
+        hanging
+            .write(move |_| {
+                wait.recv().unwrap();
+                Ok(())
+            })
+            .await
+    });
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let refused = loop {
+        if let Err(error) = store.ready().await {
+            break error;
+        }
+        assert!(Instant::now() < deadline, "it is ready while no write ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(
+        matches!(&refused, StoreError::NotServing(reason) if reason.starts_with("writes have waited for")),
+        "{refused:?}"
+    );
+    release.send(()).unwrap();
+    assert_eq!(hung.await.unwrap(), Ok(()));
+    while store.ready().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn every_series_of_the_engine_is_collected_and_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let product_id = stocked(&store).await;
+    for number in 0..10 {
+        reserve(&store, number + 10, 1).await;
+    }
+    for _ in 0..3 {
+        store.zone_stock(&product_id, &zone(), mw_store::Freshness::Latest, at(2)).await.unwrap();
+    }
+    let registry = prometheus::Registry::new();
+    for collector in store.collectors() {
+        registry.register(collector).unwrap();
+    }
+    let text = || prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+    let value = |name: &str| -> f64 {
+        let text = text();
+        let line =
+            text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    for counted in [
+        "mw_embedded_commit_duration_seconds_count",
+        "mw_embedded_fsync_duration_seconds_count",
+        "mw_embedded_batch_commands_sum",
+        "mw_embedded_cache_requests_total{cache=\"stock\",result=\"hit\"}",
+        "mw_embedded_journals",
+        "mw_embedded_memtable_bytes",
+        "mw_embedded_stored_bytes",
+        "mw_embedded_free_bytes",
+        "mw_embedded_timer_overdue_seconds",
+    ] {
+        // The holds of this test ended long ago by the clock of the machine, or will; both are figures.
+        assert!(value(counted) > 0.0 || counted.contains("overdue"), "{counted}: {}", text());
+    }
+    assert!(value("mw_embedded_batch_commands_sum") >= 12.0);
+    for idle in ["mw_embedded_queue_commands", "mw_embedded_last_backup_timestamp_seconds"] {
+        assert!(value(idle) <= 0.0, "{idle}: {}", text());
+    }
+    for name in
+        ["level0_tables", "compactions_total", "compactions_running", "writer_busy_seconds", "journals"]
+    {
+        value(&format!("mw_embedded_{name}"));
+    }
+    let before = value("mw_embedded_cache_requests_total{cache=\"stock\",result=\"hit\"}");
+    store.zone_stock(&product_id, &zone(), mw_store::Freshness::Latest, at(2)).await.unwrap();
+    assert!(value("mw_embedded_cache_requests_total{cache=\"stock\",result=\"hit\"}") > before);
+}
+
+#[tokio::test]
 async fn settled_movements_are_compacted_and_the_audit_stays_exact() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
