@@ -1,7 +1,7 @@
 //! Starts Java processes: a node with its configuration files, or nodetool.
 
 use crate::archive::Archive;
-use crate::jars::Jars;
+use crate::jars::{self, Jars};
 use crate::java::{self, Java};
 use crate::node::{NodeState, Running};
 use crate::options::{ClusterOptions, Plan};
@@ -74,6 +74,12 @@ impl Launcher {
         let output = File::options().create(true).append(true).open(&output).at("open", &output)?;
         // JMX listens on 127.0.0.1 whatever the node's address, so every node needs its own port.
         let jmx_port = free_port()?;
+        let jolokia = if options.jolokia {
+            let agent = jars::jolokia(&cache::root()?, options.report)?;
+            Some(render::jolokia_argument(&agent, node_state.plan.address))
+        } else {
+            None
+        };
         let mut command = if outlives_terminal {
             let mut command = Command::new("nohup");
             command.arg(&self.java.program);
@@ -84,6 +90,7 @@ impl Launcher {
         command
             .args(self.archive.arguments())
             .args(render::jvm_arguments(options, &node_state.dir, self.jars.jamm()?, jmx_port))
+            .args(jolokia)
             .args(["-cp", &self.jars.class_path(), DAEMON])
             .current_dir(&node_state.dir)
             .stdin(Stdio::null())

@@ -32,6 +32,11 @@ pub const CASSANDRA_VERSION: &str = "5.0.9";
 /// The port for clients, on every node's own address.
 pub const CQL_PORT: u16 = 9042;
 
+/// The port of JMX over HTTP, on every node's own address, and its credentials.
+pub const JOLOKIA_PORT: u16 = 8778;
+pub const JOLOKIA_USER: &str = "jolokia";
+pub const JOLOKIA_PASSWORD: &str = "jolokia";
+
 /// The environment variable in which `cargo xtask test` gives tests the addresses of their shared cluster, separated by
 /// commas.
 pub const TEST_VARIABLE: &str = "MW_TEST_CASSANDRA";

@@ -16,6 +16,7 @@ pub(crate) const TOKENS: usize = 16;
 const DC_SHIFT: i64 = 1000;
 
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each switches one thing of the cluster on or off")]
 pub struct ClusterOptions {
     /// The name of the cluster, and a part of its directory's name.
     pub name: String,
@@ -29,6 +30,8 @@ pub struct ClusterOptions {
     /// Clients must speak TLS; the authority to trust is [`crate::Cluster::ca_pem`].
     pub tls: bool,
     pub heap_mib: u32,
+    /// JMX over HTTP (Jolokia) at the address of each node and [`crate::JOLOKIA_PORT`], with [`crate::JOLOKIA_USER`].
+    pub jolokia: bool,
     /// Limits the JIT compiler: half the work at startup, less throughput later. For tests.
     pub quick: bool,
     /// Lines appended to cassandra.yaml; of a duplicate setting the last one counts.
@@ -49,6 +52,7 @@ impl Default for ClusterOptions {
             auth: false,
             tls: false,
             heap_mib: 640,
+            jolokia: false,
             quick: true,
             extra_yaml: Vec::new(),
             start_timeout: Duration::from_mins(3),

@@ -41,3 +41,4 @@ pub use prometheus;
 pub use server::{ReloadHandle, Server, ServerError};
 pub use settings::{Role, ServerSettings, TlsFiles, Token, Tokens, UnknownRole};
 pub use tls::TlsError;
+pub use wire::partitions::{ChangedPlanView, PartitionListView, PlanListView, PlanView};

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use crate::auth::Callers;
 use crate::compression::{self, Encoding};
 use crate::error::{Code, Problem};
+use crate::extract::TokenName;
 use crate::feed_lag::FeedLag;
 use crate::local_site;
 use crate::metrics::{Metrics, RouteMetrics};
@@ -104,7 +105,7 @@ impl MiddlewareStack {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
-    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Admission, Problem> {
+    fn admit(self: &Arc<Self>, route: &Route, request: &mut Request) -> Result<Admission, Problem> {
         let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
         if access.callers.is_open() {
             local_site::check(request.uri(), request.headers())?;
@@ -121,6 +122,10 @@ impl MiddlewareStack {
             Some(role) => Some(access.callers.admit(request.headers(), role, is_read)?),
             None => None,
         };
+        if route.role == Some(Role::Operator) && route.kind == RouteKind::Write {
+            let name = TokenName(access.callers.token_name(request.headers()));
+            request.extensions_mut().insert(name);
+        }
         let masked = (role == Some(Role::Auditor)).then(|| Arc::clone(&access));
         match request.uri().query() {
             Some(query) if !query.is_empty() && !route.takes_query => Err(no_query(query)),
@@ -250,7 +255,7 @@ where
 }
 
 impl<H> WithMiddleware<H> {
-    async fn serve<T, S>(self, request: Request, state: S) -> Response
+    async fn serve<T, S>(self, mut request: Request, state: S) -> Response
     where
         H: Handler<T, S>,
         S: Send + 'static,
@@ -260,7 +265,7 @@ impl<H> WithMiddleware<H> {
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
         let encoding = Encoding::accepted(request.headers());
-        let mut response = match stack.admit(&route, &request) {
+        let mut response = match stack.admit(&route, &mut request) {
             Ok(Admission { permit, masked }) => {
                 let handled = async { handler.call(request, state).await };
                 // Only an observer needs to know which request a statement belongs to.

@@ -13,8 +13,8 @@ use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
 use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
 use crate::routes::{
-    backup, carts, changes, export, import, operations, orders, products, reports, reservations, sessions,
-    stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
+    sessions, stock,
 };
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
@@ -82,7 +82,12 @@ impl RouteTable<'_> {
     }
 
     fn service(self) -> Self {
-        self.probe("/healthz", None, operations::health)
+        self.query("/v1/operations/partitions", Operator, partitions::list)
+            .query("/v1/operations/partitions/plans", Operator, partitions::plans)
+            .post("/v1/operations/partitions/plans", Operator, partitions::set_plan)
+            .post("/v1/operations/partitions/plans/end", Operator, partitions::end_plan)
+            .query("/v1/operations/audit", Operator, partitions::audit)
+            .probe("/healthz", None, operations::health)
             .probe("/readyz", None, operations::ready)
             .probe("/metrics", Some(Operator), operations::metrics)
             .download("/v1/operations/export", Operator, export::export)

@@ -7,6 +7,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod operations;
 pub(crate) mod orders;
+pub(crate) mod partitions;
 pub(crate) mod products;
 pub(crate) mod reports;
 pub(crate) mod reservations;

@@ -224,13 +224,14 @@ impl Shared {
     ) {
         // A response is written whole; waiting for more to send would only delay it.
         let _ = stream.set_nodelay(true);
+        let peer = stream.peer_addr().ok();
         let connections = self.api.connections();
         connections.inc();
         let tls = self.tls.as_ref().map(|tls| tls.read().unwrap_or_else(PoisonError::into_inner).clone());
         match tls {
-            None => self.drive(stream, mode).await,
+            None => self.drive(stream, peer, mode).await,
             Some(tls) => match timeout(self.settings.header_timeout, tls.accept(stream)).await {
-                Ok(Ok(stream)) => self.drive(stream, mode).await,
+                Ok(Ok(stream)) => self.drive(stream, peer, mode).await,
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
                 Err(_elapsed) => tracing::debug!("TLS handshake: timed out"),
             },
@@ -238,13 +239,13 @@ impl Shared {
         connections.dec();
     }
 
-    async fn drive<IO>(&self, io: IO, mut mode: watch::Receiver<Mode>)
+    async fn drive<IO>(&self, io: IO, peer: Option<SocketAddr>, mut mode: watch::Receiver<Mode>)
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let activity = Arc::new(Activity::default());
         let mut watchdog = Watchdog::new(Arc::clone(&activity), &self.settings);
-        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity) };
+        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity), peer };
         let io = TokioIo::new(Watched::new(io, activity));
         let mut connection = pin!(self.protocol.serve_connection(io, service));
         let mut tick = pin!(tokio::time::sleep(watchdog.interval()));

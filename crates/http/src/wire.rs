@@ -10,6 +10,7 @@ pub(crate) mod deserialize;
 pub(crate) mod json;
 pub(crate) mod list;
 pub(crate) mod orders;
+pub(crate) mod partitions;
 pub(crate) mod products;
 pub(crate) mod scalars;
 pub(crate) mod schema;

@@ -8,8 +8,10 @@ mod config;
 mod export;
 mod import;
 mod lab;
+mod nodes;
 mod partitions;
 mod policy;
+mod repair;
 mod restore;
 mod schema;
 mod serve;
@@ -51,6 +53,8 @@ enum Command {
     Partitions(partitions::Args),
     Cluster(cluster::Args),
     Shards(Box<shards::Args>),
+    Nodes(nodes::Args),
+    Repair(repair::Args),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
@@ -74,6 +78,8 @@ impl Cli {
             Command::Partitions(args) => partitions::run(&args),
             Command::Cluster(args) => cluster::run(&args),
             Command::Shards(args) => shards::run(&args),
+            Command::Nodes(args) => nodes::run(&args),
+            Command::Repair(args) => return repair::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),

@@ -9,6 +9,7 @@ mod keys;
 mod kind;
 mod layers;
 mod mongodb;
+mod operate;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -23,10 +24,12 @@ use mw_domain::carts::CartLifetime;
 use mw_domain::sessions::SessionLifetime;
 use mw_http::{ServerSettings, TlsFiles, Tokens};
 use mw_store::changes::FeedSettings;
+use mw_store::partitions::PartitionReports;
 
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
 pub(crate) use layers::{Settings, Sources};
+pub(crate) use operate::OperateConfig;
 pub(crate) use show::show;
 
 use error::{Origin, Problem};
@@ -46,6 +49,7 @@ pub(crate) struct Config {
     pub(crate) mongodb: mw_store_mongodb::Options,
     /// Where `serve` on Cassandra writes its trace.
     pub(crate) trace: Option<PathBuf>,
+    pub(crate) operate: OperateConfig,
     pub(crate) shop: mw_shop::Settings,
     pub(crate) feed: FeedSettings,
 }
@@ -76,6 +80,8 @@ pub(crate) struct EmbeddedConfig {
     pub(crate) archive: Option<PathBuf>,
     /// The only directory below which a running shop writes backups.
     pub(crate) backups: Option<PathBuf>,
+    /// Where accesses of partitions are counted.
+    pub(crate) partitions: PartitionReports,
 }
 
 impl Config {
@@ -102,6 +108,7 @@ impl Config {
             mongodb: mongodb::read(settings)?,
             trace: settings
                 .read_if_set("store.cassandra.trace", |value| kind::text(value).map(PathBuf::from))?,
+            operate: operate::read(settings)?,
             shop: shop(settings)?,
             feed: FeedSettings {
                 topics: settings.read("feed.topics", kind::topics)?,
@@ -205,6 +212,7 @@ fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
             .read_if_set("store.embedded.archive", |value| kind::text(value).map(PathBuf::from))?,
         backups: settings
             .read_if_set("store.embedded.backups", |value| kind::text(value).map(PathBuf::from))?,
+        partitions: PartitionReports::default(),
     })
 }
 

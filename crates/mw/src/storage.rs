@@ -94,6 +94,7 @@ fn embedded(config: &Config) -> Result<Storage> {
         memtable_bytes: embedded.memtable_bytes,
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,
+        partitions: embedded.partitions.clone(),
         currency: config.shop.currency,
         archive: embedded.archive.clone(),
         backups_below: embedded.backups.clone(),

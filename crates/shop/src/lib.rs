@@ -14,6 +14,7 @@ mod clock_guard;
 mod expiry;
 mod idempotency;
 mod ids;
+pub mod operations;
 mod orders;
 mod products;
 mod reports;

@@ -1,15 +1,17 @@
 //! Bucketing: into how many buckets the partitions of a key are divided, as plans that start at an instant.
 //!
 //! A plan starts in the future, and every process reloads the plans more often than that, so that all processes know a plan
-//! before it starts. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
+//! before it starts. A process that could not reload them in time reads them before it writes by them, or does not write. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
 //! reads only those.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use mw_domain::buckets::{DAY_BUCKETS, DAY_BUCKETS_MAX, MONTH_BUCKETS_MAX, Plan};
 use mw_domain::{Category, Period, Timestamp, UserId};
+use mw_store::partitions::{BucketUnit, BucketedTable, MadeBy};
 use mw_store::{Refusal, Result};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -21,7 +23,10 @@ use crate::driver::time::{from_cql, to_cql};
 use crate::schema::tables::Table;
 
 /// A plan starts at least this long after it is made: several times the interval of reloading plans.
-const AHEAD_SECONDS: i64 = 60;
+pub(crate) const AHEAD_SECONDS: i64 = 60;
+/// Plans that were read longer ago are read again before a row is written by them. The rest of [`AHEAD_SECONDS`] is for clocks
+/// that differ.
+const FRESH_FOR: Duration = Duration::from_secs(45);
 /// Buckets that this process knows to be announced.
 const ANNOUNCED_MAX: usize = 200_000;
 /// Parts of the list of a key's buckets, where many orders share the key: a writer needs one of them, a reader all.
@@ -29,38 +34,34 @@ const SHARED_PARTS: u32 = 4;
 /// Buckets of a price band at most.
 const BAND_BUCKETS_MAX: u32 = 64;
 
-/// A table whose partitions are divided into buckets by plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
-    pub table: Table,
-    /// Buckets of a key without a plan.
-    pub default_buckets: u32,
-    /// Buckets at most.
-    pub buckets_max: u32,
-    /// What is divided, and what its key is.
-    pub what: &'static str,
-}
-
-pub const PLANNED: [Planned; 3] = [
-    Planned {
-        table: Table::OrdersByCustomer,
+/// The tables whose partitions are divided into buckets by plans.
+pub const BUCKETED: [BucketedTable; 3] = [
+    BucketedTable {
+        table: Table::OrdersByCustomer.name(),
         default_buckets: 1,
         buckets_max: MONTH_BUCKETS_MAX,
+        unit: BucketUnit::Month,
         what: "a month of a user; the key is a user id",
     },
-    Planned {
-        table: Table::OrdersByDay,
+    BucketedTable {
+        table: Table::OrdersByDay.name(),
         default_buckets: DAY_BUCKETS,
         buckets_max: DAY_BUCKETS_MAX,
+        unit: BucketUnit::Day,
         what: "a day of the shop and of its zones; there is no key",
     },
-    Planned {
-        table: Table::ProductsByCategory,
+    BucketedTable {
+        table: Table::ProductsByCategory.name(),
         default_buckets: 1,
         buckets_max: BAND_BUCKETS_MAX,
+        unit: BucketUnit::PriceBand,
         what: "a price band of a category; the key is a category",
     },
 ];
+
+fn bucketed(table: Table) -> Option<&'static BucketedTable> {
+    BUCKETED.iter().find(|bucketed| bucketed.table == table.name())
+}
 
 /// A plan that was made for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +69,11 @@ pub struct KeyPlan {
     pub table: Table,
     pub key: String,
     pub plan: Plan,
+    pub made_by: MadeBy,
 }
 
-type Known = HashMap<(Table, String), Vec<Plan>>;
+/// The plans of a key, oldest first.
+type Known = HashMap<(Table, String), Vec<(Plan, MadeBy)>>;
 
 #[derive(Debug)]
 pub(crate) struct Bucketing {
@@ -79,6 +82,8 @@ pub(crate) struct Bucketing {
     announce: PreparedStatement,
     buckets: PreparedStatement,
     known: RwLock<Known>,
+    /// When the read of the known plans began.
+    read_at: Mutex<Instant>,
     announced: Mutex<HashSet<(Table, String, Timestamp, String)>>,
 }
 
@@ -89,14 +94,14 @@ impl Bucketing {
                 .prepare(
                     Table::BucketPlans,
                     Access::Read,
-                    "SELECT key, starts_at, buckets FROM {} WHERE table_name = ?",
+                    "SELECT key, starts_at, buckets, made_by FROM {} WHERE table_name = ?",
                 )
                 .await?,
             write: cql
                 .prepare(
                     Table::BucketPlans,
                     Access::Write,
-                    "INSERT INTO {} (table_name, key, starts_at, buckets) VALUES (?, ?, ?, ?)",
+                    "INSERT INTO {} (table_name, key, starts_at, buckets, made_by) VALUES (?, ?, ?, ?, ?)",
                 )
                 .await?,
             announce: cql
@@ -114,6 +119,7 @@ impl Bucketing {
                 )
                 .await?,
             known: RwLock::default(),
+            read_at: Mutex::new(Instant::now()),
             announced: Mutex::default(),
         };
         bucketing.refresh(cql).await?;
@@ -122,34 +128,49 @@ impl Bucketing {
 
     /// Reloads all plans.
     pub(crate) async fn refresh(&self, cql: &Cql) -> Result<()> {
+        let began = Instant::now();
         let mut known = Known::new();
-        for Planned { table, buckets_max, .. } in PLANNED {
+        for BucketedTable { table, buckets_max, .. } in BUCKETED {
+            let Some(table) = Table::named(table) else { continue };
             let mut from = PagingState::start();
             loop {
                 let (rows, next) = cql
-                    .page::<(String, CqlTimestamp, Option<i32>)>(&self.read, (table.name(),), from)
+                    .page::<(String, CqlTimestamp, Option<i32>, Option<String>)>(
+                        &self.read,
+                        (table.name(),),
+                        from,
+                    )
                     .await?;
-                for (key, starts_at, buckets) in rows {
+                for (key, starts_at, buckets, made_by) in rows {
                     let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, buckets_max);
                     let plan = Plan { starts_at: from_cql(starts_at), buckets };
-                    known.entry((table, key)).or_default().push(plan);
+                    let is_auto = made_by.as_deref() == Some(MadeBy::Auto.name());
+                    let made_by = if is_auto { MadeBy::Auto } else { MadeBy::Operator };
+                    known.entry((table, key)).or_default().push((plan, made_by));
                 }
                 let Some(next) = next else { break };
                 from = next;
             }
         }
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = began;
         Ok(())
+    }
+
+    /// Reads the plans again where a plan could have started that this process does not know. Without it a row could be written
+    /// into a bucket of a plan that has ended, where a list does not look for it.
+    pub(crate) async fn keep_fresh(&self, cql: &Cql) -> Result<()> {
+        let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if read_at.elapsed() < FRESH_FOR { Ok(()) } else { self.refresh(cql).await }
     }
 
     /// The plans of a key, oldest first: the default of the table, then those made for the key.
     pub(crate) fn of(&self, table: Table, key: &str) -> Vec<Plan> {
-        let planned = PLANNED.iter().find(|planned| planned.table == table);
-        let buckets = planned.map_or(1, |planned| planned.default_buckets);
+        let buckets = bucketed(table).map_or(1, |bucketed| bucketed.default_buckets);
         let mut bucketing = vec![Plan { starts_at: Timestamp::EPOCH, buckets }];
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = known.get(&(table, key.to_owned())) {
-            bucketing.extend_from_slice(own);
+            bucketing.extend(own.iter().map(|(plan, _)| *plan));
         }
         bucketing
     }
@@ -220,10 +241,18 @@ impl Bucketing {
 
 impl CassandraStore {
     /// Changes the number of buckets of a key from an instant on.
-    pub async fn set_plan(&self, table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
+    pub async fn set_plan(
+        &self,
+        table: Table,
+        key: &str,
+        plan: Plan,
+        made_by: MadeBy,
+        now: Timestamp,
+    ) -> Result<()> {
         check(table, key, plan, now)?;
         let buckets = i32::try_from(plan.buckets).unwrap_or(1);
-        self.cql.write(&self.bucketing.write, (table.name(), key, to_cql(plan.starts_at), buckets)).await?;
+        let values = (table.name(), key, to_cql(plan.starts_at), buckets, made_by.name());
+        self.cql.write(&self.bucketing.write, values).await?;
         self.bucketing.refresh(&self.cql).await
     }
 
@@ -232,7 +261,12 @@ impl CassandraStore {
         self.bucketing.refresh(&self.cql).await?;
         let known = self.bucketing.known.read().unwrap_or_else(PoisonError::into_inner);
         let made = known.iter().flat_map(|((table, key), bucketing)| {
-            bucketing.iter().map(|plan| KeyPlan { table: *table, key: key.clone(), plan: *plan })
+            bucketing.iter().map(|(plan, made_by)| KeyPlan {
+                table: *table,
+                key: key.clone(),
+                plan: *plan,
+                made_by: *made_by,
+            })
         });
         let mut made: Vec<KeyPlan> = made.collect();
         made.sort_by(|a, b| (a.table, &a.key, a.plan.starts_at).cmp(&(b.table, &b.key, b.plan.starts_at)));
@@ -244,8 +278,8 @@ impl CassandraStore {
 fn check(table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
     let invalid =
         |field: &str, detail: String| Err(Refusal::InvalidField { field: field.to_owned(), detail }.into());
-    let Some(planned) = PLANNED.iter().find(|planned| planned.table == table) else {
-        let names: Vec<&str> = PLANNED.iter().map(|planned| planned.table.name()).collect();
+    let Some(planned) = bucketed(table) else {
+        let names: Vec<&str> = BUCKETED.iter().map(|bucketed| bucketed.table).collect();
         return invalid("table", format!("one of {}", names.join(", ")));
     };
     let is_key = match table {

@@ -26,14 +26,17 @@ use crate::tx::Tx;
 #[async_trait]
 impl Carts for EmbeddedStore {
     async fn active_cart(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
+        self.options.partitions.read(Table::Carts.name(), owner.id());
         read_active(&self.snapshot(), owner, now)
     }
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
+        self.options.partitions.write(Table::Carts.name(), command.owner.id());
         self.write(move |tx| set_line(tx, command)).await
     }
 
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
+        self.options.partitions.write(Table::Carts.name(), command.owner.id());
         self.write(move |tx| remove_line(tx, &command)).await
     }
 
@@ -61,6 +64,7 @@ impl Carts for EmbeddedStore {
     }
 
     async fn carts(&self, owner: &Owner, now: Timestamp, request: PageRequest) -> Result<Page<Cart>> {
+        self.options.partitions.read(Table::ClosedCarts.name(), owner.id());
         let snapshot = self.snapshot();
         let list = List::of(keys::closed_carts(owner), |tail| tail.len() == keys::TIME_ID_LEN);
         let mut found = page(&snapshot, Table::ClosedCarts, &list, &request, &mut |_, value| {

@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicI64;
 use fjall::{Database, PersistMode};
 use mw_domain::{Currency, Timestamp};
 use mw_store::changes::FeedSettings;
+use mw_store::partitions::PartitionReports;
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
@@ -66,6 +67,8 @@ pub struct Options {
     pub min_free_bytes: u64,
     /// Length of the command queue; further writes are refused as overloaded.
     pub write_queue: usize,
+    /// Where accesses of partitions are counted.
+    pub partitions: PartitionReports,
     /// The currency of all amounts, fixed when the store is created.
     pub currency: Currency,
     /// Where every committed group is kept, for restores to a moment.
@@ -88,6 +91,7 @@ impl Options {
             memtable_bytes: MEMTABLE_BYTES,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
+            partitions: PartitionReports::default(),
             currency,
             archive: None,
             backups_below: None,

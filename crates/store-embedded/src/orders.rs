@@ -28,6 +28,7 @@ use crate::{EmbeddedStore, carts, products, sales, stock, timers};
 #[async_trait]
 impl Orders for EmbeddedStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
+        self.options.partitions.write(Table::OrdersByCustomer.name(), command.user_id.as_str());
         let done = self
             .write(move |tx| {
                 let identity = command.identity.clone();
@@ -63,6 +64,7 @@ impl Orders for EmbeddedStore {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
+        self.options.partitions.read(Table::OrdersByCustomer.name(), user_id.as_str());
         list(&self.snapshot(), OrderList::User(user_id), period, &request)
     }
 

@@ -24,6 +24,7 @@ use crate::tx::Tx;
 #[async_trait]
 impl Products for EmbeddedStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
+        self.options.partitions.write(Table::Products.name(), product.product_id.as_str());
         self.write(move |tx| put(tx, product)).await
     }
 
@@ -33,6 +34,7 @@ impl Products for EmbeddedStore {
         patch: ProductPatch,
         now: Timestamp,
     ) -> Result<Product> {
+        self.options.partitions.write(Table::Products.name(), product_id.as_str());
         let product_id = product_id.clone();
         self.write(move |tx| {
             let mut product = read(tx, &product_id)?.ok_or(Refusal::ProductNotFound(product_id))?;
@@ -47,6 +49,7 @@ impl Products for EmbeddedStore {
     }
 
     async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Arc<Product>>> {
+        self.options.partitions.read(Table::Products.name(), product_id.as_str());
         self.cache.product(product_id.as_str().as_bytes())
     }
 
@@ -78,6 +81,7 @@ impl Products for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Listed>> {
+        self.options.partitions.read(Table::ProductsByCategory.name(), query.category.as_str());
         let levels = self.levels(now)?;
         let list = category_list(query);
         let mut stock_key = keys::Key::new();

@@ -35,10 +35,12 @@ impl Sessions for EmbeddedStore {
     }
 
     async fn session(&self, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
+        self.options.partitions.read(Table::Sessions.name(), session_id.as_str());
         read(&self.snapshot(), session_id, now)
     }
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
+        self.options.partitions.write(Table::Sessions.name(), command.session_id.as_str());
         // Most activity changes nothing that is stored, and then the command queue is not used.
         let mut session =
             read(&self.snapshot(), &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;

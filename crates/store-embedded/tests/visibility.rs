@@ -259,7 +259,7 @@ async fn with_too_little_free_space_writes_are_refused_and_reads_continue() {
         store.delete_product(&product_id, Timestamp::EPOCH).await,
         Err(StoreError::Unavailable(_))
     ));
-    assert!(matches!(store.ready().await, Err(StoreError::NotServing(_))));
+    assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
     assert!(store.product(&product_id, Freshness::Latest).await.unwrap().is_some());
 }
 
@@ -270,5 +270,5 @@ async fn a_closed_store_refuses_writes() {
     store.close();
     let refused = store.delete_product(&ProductId::parse("p").unwrap(), Timestamp::EPOCH).await;
     assert_eq!(refused, Err(StoreError::Unavailable("accept write: the store is closed".into())));
-    assert!(matches!(store.ready().await, Err(StoreError::NotServing(_))));
+    assert!(matches!(store.ready().await, Err(StoreError::Unavailable(_))));
 }

@@ -4,6 +4,7 @@
 //! majority and read concern snapshot. A document that another program wrote is served like our own; one that cannot be
 //! read is left out and counted.
 
+mod audit_log;
 mod carts;
 mod changes;
 pub mod collections;

@@ -4,6 +4,7 @@
 //! Every command carries the time and the new ids, so that an engine is deterministic and a command can be repeated.
 //! An acknowledged write survives the crash of the process.
 
+pub mod audit;
 pub mod backup;
 pub mod carts;
 pub mod changes;
@@ -15,6 +16,7 @@ pub mod idempotency;
 pub mod model;
 pub mod orders;
 pub mod page;
+pub mod partitions;
 pub mod products;
 pub mod request;
 pub mod sessions;

@@ -25,7 +25,7 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-cassandra-testbed", Only(&["mw-testbed"])),
     ("mw-mongodb-testbed", Only(&["mw-testbed"])),
     ("mw-loadgen", Only(&[])),
-    ("mw-operate", Only(&[])),
+    ("mw-operate", Only(&["mw-domain", "mw-store"])),
     ("mw-bench-baselines", Only(&["mw-loadgen"])),
     ("mw-testkit", All),
     ("mw", All),

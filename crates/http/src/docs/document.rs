@@ -15,8 +15,8 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use crate::error::Code;
 use crate::middleware::RouteKind;
 use crate::routes::{
-    backup, carts, changes, export, import, operations, orders, products, reports, reservations, sessions,
-    stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
+    sessions, stock,
 };
 use crate::settings::Role;
 use crate::wire::schema;
@@ -54,6 +54,7 @@ pub(crate) struct RouteDoc {
         changes::read,
         operations::health, operations::ready, operations::metrics,
         export::export, backup::start, backup::status, backup::audit,
+        partitions::list, partitions::plans, partitions::set_plan, partitions::end_plan, partitions::audit,
     ),
     tags(
         (name = "carts", description = "Carts of users and of guests"),
@@ -64,7 +65,7 @@ pub(crate) struct RouteDoc {
         (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
         (name = "changes", description = "The change feed"),
-        (name = "operations", description = "Health, readiness, metrics, backups"),
+        (name = "operations", description = "Health, readiness, metrics, backups, partitions, the audit log"),
     ),
 )]
 struct Handlers;

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
+mod alerts;
 mod audit;
 mod backup;
 mod bench;
@@ -22,5 +23,6 @@ mod mongodb;
 mod mounts;
 mod partitions;
 mod process;
+mod repair;
 mod serve;
 mod takeover;

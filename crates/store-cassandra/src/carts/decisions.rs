@@ -189,12 +189,12 @@ impl CassandraStore {
             return Ok(false);
         }
         // Crash here: cells that count no more stay until their TTL.
-        self.sweep(partition).await;
+        self.sweep_lines(partition).await;
         Ok(true)
     }
 
     /// Deletes the cells that a decision has read: one range tombstone at the highest of their write timestamps.
-    async fn sweep(&self, partition: &CartPartition) {
+    async fn sweep_lines(&self, partition: &CartPartition) {
         let Some(open) = &partition.view.header.open else { return };
         if partition.view.cells.is_empty() {
             return;

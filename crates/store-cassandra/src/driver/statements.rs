@@ -130,6 +130,15 @@ impl Cql {
         &self.session
     }
 
+    pub(crate) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The prefix of the keyspace names.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub(crate) fn cluster_name(&self) -> String {
         self.session.get_cluster_state().cluster_name().to_owned()
     }
@@ -284,9 +293,7 @@ impl Cql {
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
         let rows = rows_of(result)?;
-        if self.tracer.is_on() {
-            self.tracer.read(statement, values, rows.rows_num() as u64, rows.rows_bytes_size() as u64);
-        }
+        self.tracer.read(statement, values, rows.rows_num() as u64, rows.rows_bytes_size() as u64);
         deserialize(&rows)
     }
 

@@ -246,6 +246,7 @@ impl CassandraStore {
         }
         // The order is decided. A crash here leaves no row of it; recovery finds the holds and the closed cart and
         // writes it.
+        self.bucketing.keep_fresh(&self.cql).await?;
         let list_buckets = self.list_buckets(order);
         Box::pin(self.write_placed(order, &list_buckets, started_at.map(|_| now))).await?;
         Ok(PlacementOutcome::Placed)

@@ -155,9 +155,7 @@ impl MongoStore {
             .await?;
         let orders = drain(query, session).await?;
         let ids: Vec<Bson> = rows.iter().map(|(_, op_id, _)| plain_uuid(*op_id)).collect();
-        // The holds of an expired reservation are released product by product: until then it explains them.
-        let explaining = [ReservationStatus::Held, ReservationStatus::Expired].map(ReservationStatus::as_str);
-        let filter = doc! { "_id": { "$in": ids }, "status": { "$in": explaining.to_vec() } };
+        let filter = doc! { "_id": { "$in": ids }, "status": ReservationStatus::Held.as_str() };
         let query = self
             .snapshot_of(&self.sales.reservations)
             .find(filter)
