@@ -1,6 +1,7 @@
 //! Bucketing: unbounded lists are divided into partitions by month, by slice and shard of a day, or by price band.
 
 use crate::ids::OrderId;
+use crate::lanes::Lane;
 use crate::money::Money;
 use crate::time::{Date, Timestamp};
 
@@ -56,17 +57,21 @@ impl MonthBucket {
     }
 }
 
-/// Shards of a slice at most. At one instant a list has so many partitions for its writers, and a page reads so many.
-const SLICE_SHARDS_MAX: u32 = 32;
+/// Shards of a group in a slice at most. At one instant a process has so many partitions to write to, and a page reads so many of
+/// each process.
+pub const GROUP_SHARDS_MAX: u32 = 32;
+/// Groups of shards. Two processes that have the same group share partitions, and nothing else changes.
+const GROUPS: u32 = 1_024;
 const DAY_MS: i64 = 86_400_000;
 const DAY_SLICES_MAX: u32 = 1_440;
 /// The largest bucket count of a day: slices of a minute.
-pub const DAY_BUCKETS_MAX: u32 = SLICE_SHARDS_MAX * DAY_SLICES_MAX;
-/// The bucket count of a day without a plan: slices of a quarter of an hour. At 500 orders a second a partition gets 14 000
-/// orders, less than 10 MiB.
-pub const DAY_BUCKETS: u32 = SLICE_SHARDS_MAX * 96;
+pub const DAY_BUCKETS_MAX: u32 = GROUP_SHARDS_MAX * DAY_SLICES_MAX;
+/// The bucket count of a day without a plan: slices of seven and a half minutes. At 500 orders a second of one process a
+/// partition gets 7 000 orders with two rows each, less than 10 MiB.
+pub const DAY_BUCKETS: u32 = GROUP_SHARDS_MAX * 192;
 
-/// A slice of a day (UTC) under a plan. It has several partitions, its shards, and a list reads the slices one after another.
+/// A slice of a day (UTC) under a plan. It has several partitions, the shards of each group, and a list reads the slices one
+/// after another.
 /// A name means one period of time, as with [`MonthBucket`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaySlice {
@@ -80,7 +85,7 @@ impl DaySlice {
     /// The slice of an instant. The buckets of a plan are shards first, then slices of time.
     pub fn of(at: Timestamp, plan: Plan) -> Self {
         let buckets = plan.buckets.clamp(1, DAY_BUCKETS_MAX);
-        let shards = buckets.min(SLICE_SHARDS_MAX);
+        let shards = buckets.min(GROUP_SHARDS_MAX);
         let slices = i64::from(buckets / shards);
         let midnight = at.date().midnight();
         let into_day = at.as_millis() - midnight.as_millis();
@@ -97,12 +102,20 @@ impl DaySlice {
     pub fn named(name: &str, starts_at: Timestamp) -> Option<Self> {
         let (_, shards) = name.split_once('x')?;
         let shards = shards.split('@').next()?.parse().ok()?;
-        let is_valid = (1..=SLICE_SHARDS_MAX).contains(&shards);
+        let is_valid = (1..=GROUP_SHARDS_MAX).contains(&shards);
         is_valid.then(|| Self { name: name.to_owned(), starts_at, shards })
     }
 }
 
-/// The shard of an order among the `shards` partitions of its slice. The mapping is even and never changes.
+/// The group of an order's shard: that of the process that made its id, so that processes do not share partitions. The mapping
+/// never changes.
+pub fn shard_group(order_id: OrderId) -> u32 {
+    // The low bits of other ids are no lane: some are random, and an order each would have a group of its own.
+    let is_stamped = order_id.uuid().get_version_num() == 7;
+    if is_stamped { u32::from(Lane::of(order_id.uuid()).number()) % GROUPS } else { 0 }
+}
+
+/// The shard of an order among the `shards` partitions of its group in a slice. The mapping is even and never changes.
 pub fn shard(order_id: OrderId, shards: u32) -> u32 {
     // The last bytes of a version 7 UUID are random, those of an id made from an ObjectId are zero: all bytes are mixed.
     let bits = order_id.uuid().as_u128();
@@ -235,8 +248,8 @@ mod tests {
             assert_eq!(DaySlice::named(&slice.name, slice.starts_at).as_ref(), Some(&slice));
             last = slice;
         }
-        assert_eq!(names.len(), 41 + 4 + 2);
-        assert!(names.contains("40of96x32") && names.contains("2of7x32@2026-11-20T10:07:00.000Z"));
+        assert_eq!(names.len(), 81 + 4 + 2);
+        assert!(names.contains("80of192x32") && names.contains("2of7x32@2026-11-20T10:07:00.000Z"));
         for damaged in ["", "3", "3of4", "3of4x", "3of4x0", "3of4x33"] {
             assert_eq!(DaySlice::named(damaged, change), None, "{damaged}");
         }
@@ -256,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_partition_of_a_busy_day_stays_within_its_bound() {
-        // 500 orders a second, each a row of at most 700 bytes.
+        // 500 orders a second of one process, each two rows of at most 700 bytes.
         let plan = Plan { starts_at: Timestamp::EPOCH, buckets: DAY_BUCKETS };
         let (from, to) = (at("2026-11-20"), at("2026-11-21"));
         let mut slices = std::collections::HashSet::new();
@@ -265,7 +278,7 @@ mod tests {
             slices.insert(DaySlice::of(now, plan).name);
             now = now.plus_seconds(1);
         }
-        let rows = 500 * 86_400 / (slices.len() * 32);
+        let rows = 2 * 500 * 86_400 / (slices.len() * 32);
         assert!(rows < 100_000 && rows * 700 < 10 * 1024 * 1024, "{rows} rows");
     }
 
@@ -287,6 +300,17 @@ mod tests {
             assert_eq!(Band::slice(price, 1), 0);
             assert!(Band::slice(price, 64) < 64);
         }
+    }
+
+    #[test]
+    fn processes_have_groups_of_their_own_and_foreign_ids_share_one() {
+        let stamped =
+            |lane: u128| OrderId::new(Uuid::from_u128(0x0190 << 112 | 0x7 << 76 | 0x8 << 60 | lane));
+        let groups: std::collections::HashSet<u32> =
+            (0..500).map(|lane| shard_group(stamped(lane))).collect();
+        assert_eq!(groups.len(), 500);
+        assert_eq!(shard_group(stamped(0xffff)), 1_023);
+        assert_eq!(shard_group(OrderId::new(Uuid::from_u128(0x4 << 76 | 0x8 << 60 | 77))), 0);
     }
 
     #[test]

@@ -7,8 +7,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use futures_util::future::try_join_all;
 use mw_domain::buckets::{DAY_BUCKETS, DAY_BUCKETS_MAX, MONTH_BUCKETS_MAX, Plan};
-use mw_domain::{Category, GeoZone, Period, Timestamp, UserId};
+use mw_domain::{Category, Period, Timestamp, UserId};
 use mw_store::{Refusal, Result};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -23,6 +24,8 @@ use crate::schema::tables::Table;
 const AHEAD_SECONDS: i64 = 60;
 /// Buckets that this process knows to be announced.
 const ANNOUNCED_MAX: usize = 200_000;
+/// Parts of the list of a key's buckets, where many orders share the key: a writer needs one of them, a reader all.
+const SHARED_PARTS: u32 = 4;
 /// Buckets of a price band at most.
 const BAND_BUCKETS_MAX: u32 = 64;
 
@@ -38,7 +41,7 @@ pub struct Planned {
     pub what: &'static str,
 }
 
-pub const PLANNED: [Planned; 4] = [
+pub const PLANNED: [Planned; 3] = [
     Planned {
         table: Table::OrdersByCustomer,
         default_buckets: 1,
@@ -46,16 +49,10 @@ pub const PLANNED: [Planned; 4] = [
         what: "a month of a user; the key is a user id",
     },
     Planned {
-        table: Table::OrdersByZoneDay,
-        default_buckets: DAY_BUCKETS,
-        buckets_max: DAY_BUCKETS_MAX,
-        what: "a day of a zone; the key is a zone",
-    },
-    Planned {
         table: Table::OrdersByDay,
         default_buckets: DAY_BUCKETS,
         buckets_max: DAY_BUCKETS_MAX,
-        what: "a day of the whole shop; there is no key",
+        what: "a day of the shop and of its zones; there is no key",
     },
     Planned {
         table: Table::ProductsByCategory,
@@ -162,7 +159,16 @@ impl Bucketing {
         Plan::at(&self.of(table, key), at)
     }
 
-    /// Lists a bucket of a key, before the first row in it is written.
+    /// The partitions of the list of a key's buckets. Where the key is that of one customer, losing its partition loses the
+    /// orders of one customer; no partition may be needed by every order.
+    fn parts(table: Table, key: &str) -> Vec<String> {
+        match table {
+            Table::OrdersByDay => (0..SHARED_PARTS).map(|part| format!("{key}#{part}")).collect(),
+            _ => vec![key.to_owned()],
+        }
+    }
+
+    /// Lists a bucket of a key, before the first row in it is written: in the first part that has its quorum.
     pub(crate) async fn announce(
         &self,
         cql: &Cql,
@@ -175,7 +181,11 @@ impl Bucketing {
         if self.announced.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return Ok(());
         }
-        cql.write(&self.announce, (table.name(), key, to_cql(starts_at), bucket)).await?;
+        let row = |part: &str| (table.name(), part.to_owned(), to_cql(starts_at), bucket.to_owned());
+        let parts = Self::parts(table, key);
+        let available = parts.iter().find(|part| cql.has_quorum(&self.announce, &row(part)));
+        let part = available.or(parts.first()).map_or(key, String::as_str);
+        cql.write(&self.announce, row(part)).await?;
         let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         if announced.len() >= ANNOUNCED_MAX {
             announced.clear();
@@ -193,9 +203,18 @@ impl Bucketing {
         period: &Period,
         limit: i32,
     ) -> Result<Vec<(Timestamp, String)>> {
-        let values = (table.name(), key, to_cql(period.to), limit);
-        let rows: Vec<(CqlTimestamp, String)> = cql.rows(&self.buckets, values).await?;
-        Ok(rows.into_iter().map(|(starts_at, bucket)| (from_cql(starts_at), bucket)).collect())
+        let parts = Self::parts(table, key);
+        let reads = parts.iter().map(|part| {
+            let values = (table.name(), part.as_str(), to_cql(period.to), limit);
+            cql.rows::<(CqlTimestamp, String)>(&self.buckets, values)
+        });
+        let rows = try_join_all(reads).await?.into_iter().flatten();
+        let mut buckets: Vec<(Timestamp, String)> =
+            rows.map(|(starts_at, bucket)| (from_cql(starts_at), bucket)).collect();
+        buckets.sort_unstable_by(|a, b| b.cmp(a));
+        buckets.dedup();
+        buckets.truncate(usize::try_from(limit).unwrap_or_default());
+        Ok(buckets)
     }
 }
 
@@ -231,7 +250,6 @@ fn check(table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
     };
     let is_key = match table {
         Table::OrdersByCustomer => UserId::parse(key).is_ok(),
-        Table::OrdersByZoneDay => GeoZone::parse(key).is_ok(),
         Table::ProductsByCategory => Category::parse(key).is_ok(),
         _ => key.is_empty(),
     };
@@ -270,12 +288,11 @@ mod tests {
     #[test]
     fn plan_needs_a_bucketed_table_and_a_key_of_it() {
         let error = refused(Table::Stock, "p", 4, 100).unwrap();
-        assert!(error.starts_with("table: one of orders_by_customer, orders_by_zone_day, "), "{error}");
+        assert!(error.starts_with("table: one of orders_by_customer, orders_by_day, "), "{error}");
         let error = refused(Table::OrdersByDay, "moscow", 4, 100).unwrap();
-        assert_eq!(error, "key: orders_by_day divides a day of the whole shop; there is no key");
+        assert_eq!(error, "key: orders_by_day divides a day of the shop and of its zones; there is no key");
         assert_eq!(refused(Table::OrdersByDay, "", 46_080, 100), None);
         assert_eq!(refused(Table::OrdersByDay, "", 46_081, 100).as_deref(), Some("buckets: 1 to 46080"));
-        assert!(refused(Table::OrdersByZoneDay, "", 4, 100).is_some());
         // A month has no finer buckets than days.
         assert_eq!(refused(Table::OrdersByCustomer, "u", 32, 100).as_deref(), Some("buckets: 1 to 31"));
         assert_eq!(refused(Table::OrdersByCustomer, "u", 0, 100).as_deref(), Some("buckets: 1 to 31"));

@@ -74,8 +74,7 @@ it starts. Until then the same command with another --buckets replaces it; once 
 
 Examples:
   mw partitions plan set orders_by_customer wholesaler-7 --buckets 8 --from 2027-01-01 --store cassandra
-  mw partitions plan set orders_by_zone_day moscow --buckets 16 --from 2026-11-27T00:00:00+03:00 --store cassandra
-  mw partitions plan set orders_by_day --buckets 16 --from 2026-11-27 --store cassandra")]
+  mw partitions plan set orders_by_day --buckets 16 --from 2026-11-27T00:00:00+03:00 --store cassandra")]
     Set(Set),
 }
 
@@ -305,7 +304,7 @@ mod tests {
         let none = PlanList { items: Vec::new(), defaults: defaults.collect() };
         let text = none.text();
         assert!(
-            text.contains("\norders_by_zone_day    3072     46080    a day of a zone; the key is a zone\n"),
+            text.contains("\norders_by_day         6144     46080    a day of the shop and of its zones; there is no key\n"),
             "{text}"
         );
         assert!(text.ends_with("\n\nNo key has a plan.\n"), "{text}");

@@ -44,11 +44,11 @@ fn a_stored_plan_is_listed() {
     assert_eq!(shown["items"].as_array().unwrap().len(), 1);
     assert_eq!(shown["items"][0]["buckets"], 16);
     assert_eq!(shown["items"][0]["made_by"], "operator");
-    assert_eq!(shown["defaults"][0]["buckets"], 3_072);
+    assert_eq!(shown["defaults"][0]["buckets"], 6_144);
     let shown = json(&shop.run(&["partitions", "plans", "--key", "u-2", "--json"], &[]));
     assert_eq!(
         (shown["items"].as_array().unwrap().len(), shown["defaults"].as_array().unwrap().len()),
-        (0, 4)
+        (0, 3)
     );
 
     let soon = set(&["orders_by_customer", "u-1", "--buckets", "8", "--from", "2026-01-01"]);
@@ -56,9 +56,9 @@ fn a_stored_plan_is_listed() {
     assert!(soon.stderr.contains("mw: set the plan: from: at least 60 s from now, "), "{soon:?}");
     let fine = set(&["orders_by_customer", "u-1", "--buckets", "32", "--from", FUTURE]);
     assert!(fine.stderr.contains("mw: set the plan: buckets: 1 to 31"), "{fine:?}");
-    let key = set(&["orders_by_zone_day", "--buckets", "8", "--from", FUTURE]);
+    let key = set(&["orders_by_day", "moscow", "--buckets", "8", "--from", FUTURE]);
     assert!(
-        key.stderr.contains("key: orders_by_zone_day divides a day of a zone; the key is a zone"),
+        key.stderr.contains("key: orders_by_day divides a day of the shop and of its zones; there is no key"),
         "{key:?}"
     );
     let table = set(&["stock", "u-1", "--buckets", "8", "--from", FUTURE]);

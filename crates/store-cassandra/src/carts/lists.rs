@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mw_domain::limits::CART_HISTORY_DAYS;
 use mw_domain::{Cart, CartChange, CartId, CartStatus, Date, Owner, ProductId, SessionId, Timestamp, UserId};
@@ -21,7 +22,7 @@ use crate::driver::time::{from_cql, to_cql};
 const PAGES_MAX: usize = 16;
 /// Owners read for one page of idle carts.
 const OWNERS_MAX: usize = 1_000;
-/// Owners whose carts are read at the same time.
+/// Owners whose carts, and partitions of the index that, are read at the same time.
 const CONCURRENT_READS: usize = 16;
 /// Keys before and after every cart. Lists are in descending order of the key.
 const NEWEST: CartKey = (Timestamp::from_millis(i64::MAX), CartId::new(Uuid::max()));
@@ -143,13 +144,12 @@ impl CassandraStore {
             owners_remaining: OWNERS_MAX,
             items: Vec::new(),
         };
-        for (day, shard) in self.days().await? {
-            let after = match &after {
-                Some(after) if (day, shard) < (after.day, after.shard()) => continue,
-                Some(after) if (day, shard) == (after.day, after.shard()) => Some(after),
-                _ => None,
-            };
-            if let Some(next) = self.read_idle_day(&mut page, day, shard, after).await? {
+        let mut partitions = self.days().await?;
+        if let Some(after) = &after {
+            partitions.retain(|partition| *partition >= (after.day, after.shard()));
+        }
+        for partitions in partitions.chunks(CONCURRENT_READS) {
+            if let Some(next) = self.read_idle_partitions(&mut page, partitions, after.as_ref()).await? {
                 return Ok(Page { items: page.items, next: Some(Position(next.encode())) });
             }
         }
@@ -172,44 +172,71 @@ impl CassandraStore {
         Ok(days)
     }
 
-    /// Adds the idle carts of one partition of the index; returns the cursor if the page ends there.
-    async fn read_idle_day(
+    /// Adds the idle carts of some partitions of the index; returns the cursor if the page ends there. Most partitions have
+    /// few owners, so the first CQL pages of all are read together.
+    async fn read_idle_partitions(
         &self,
         page: &mut IdlePage,
-        day: Date,
-        shard: i32,
+        partitions: &[(Date, i32)],
         after: Option<&IdleCursor>,
     ) -> Result<Option<IdleCursor>> {
+        let is_after = |(day, shard)| after.filter(|after| (after.day, after.shard()) == (day, shard));
+        let (idle_since, start) = (page.idle_since, PagingState::start);
+        let firsts = partitions
+            .iter()
+            .map(|partition| self.read_owners(*partition, is_after(*partition), idle_since, start()));
+        let mut cursors = Vec::new();
+        for (partition, (owners, mut next)) in partitions.iter().zip(try_join_all(firsts).await?) {
+            cursors.extend(owners);
+            while let Some(from) = next {
+                if let Some(end) = self.read_idle_owners(page, std::mem::take(&mut cursors)).await? {
+                    return Ok(Some(end));
+                }
+                (cursors, next) =
+                    self.read_owners(*partition, is_after(*partition), idle_since, from).await?;
+            }
+        }
+        self.read_idle_owners(page, cursors).await
+    }
+
+    /// A CQL page of the owners in a partition of the index, and where the next one begins.
+    async fn read_owners(
+        &self,
+        (day, shard): (Date, i32),
+        after: Option<&IdleCursor>,
+        idle_since: Timestamp,
+        from: PagingState,
+    ) -> Result<(Vec<IdleCursor>, Option<PagingState>)> {
         // An active cart that changed after `idle_since` is not idle; an abandoned one is, whenever it was abandoned.
-        let last = if day <= page.idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
+        let last = if day <= idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
         let first = after.map_or(("", "", ""), |after| {
             (after.status.as_str(), owner_kind(&after.owner), after.owner.id())
         });
         let key = (cql_date(day), shard, first.0, first.1, first.2, last.as_str());
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) = self.cql.page::<IndexRow>(&self.carts.read_owners, &key, from).await?;
-            let cursors = rows
-                .into_iter()
-                .map(|row| IdleCursor::before_owner(day, row, after))
-                .collect::<Result<Vec<_>>>()?;
-            let (idle_since, now, limit) = (page.idle_since, page.now, page.limit);
-            let reads = cursors.into_iter().map(|cursor| async move {
-                let wanted = |cart: &Cart| cursor.lists(cart, idle_since, now);
-                let carts = self.read_carts_after(&cursor.owner, cursor.cart, limit, wanted).await?;
-                Ok::<_, StoreError>((cursor, carts))
-            });
-            let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
-            while let Some((cursor, carts)) = reads.try_next().await? {
-                if let Some(next) = page.push_owner(cursor, carts) {
-                    return Ok(Some(next));
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(None),
+        let (rows, next) = self.cql.page::<IndexRow>(&self.carts.read_owners, &key, from).await?;
+        let cursors = rows.into_iter().map(|row| IdleCursor::before_owner(day, row, after));
+        Ok((cursors.collect::<Result<_>>()?, next))
+    }
+
+    /// Adds the idle carts of owners; returns the cursor if the page ends with one of them.
+    async fn read_idle_owners(
+        &self,
+        page: &mut IdlePage,
+        cursors: Vec<IdleCursor>,
+    ) -> Result<Option<IdleCursor>> {
+        let (idle_since, now, limit) = (page.idle_since, page.now, page.limit);
+        let reads = cursors.into_iter().map(|cursor| async move {
+            let wanted = |cart: &Cart| cursor.lists(cart, idle_since, now);
+            let carts = self.read_carts_after(&cursor.owner, cursor.cart, limit, wanted).await?;
+            Ok::<_, StoreError>((cursor, carts))
+        });
+        let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
+        while let Some((cursor, carts)) = reads.try_next().await? {
+            if let Some(next) = page.push_owner(cursor, carts) {
+                return Ok(Some(next));
             }
         }
+        Ok(None)
     }
 }
 

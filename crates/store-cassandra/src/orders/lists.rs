@@ -1,8 +1,8 @@
 //! Lists of orders and the sales report. Reads only.
 //!
 //! A list is divided into buckets: months of a user, slices of the days of a zone or of the shop. The table `buckets` names
-//! those that may have orders; a list walks them newest first and stops when its page is full. A slice has several shards,
-//! which are read together.
+//! those that may have orders; a list walks them newest first and stops when its page is full. A slice has several shards of each
+//! process that wrote to it, which are read together.
 
 use std::cmp::Reverse;
 
@@ -16,7 +16,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlDate;
 use uuid::Uuid;
 
-use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed};
+use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed, read_slice_and_group};
 use crate::CassandraStore;
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql};
@@ -24,6 +24,8 @@ use crate::schema::tables::Table;
 
 /// Buckets read from the table `buckets` at a time.
 const BUCKETS: i32 = 64;
+/// Slices with a group each read from the table `buckets` at a time: more than a slice has groups.
+const SLICE_GROUPS: i32 = 4_096;
 /// Shards of a slice read at the same time.
 const CONCURRENT_SHARDS: usize = 16;
 /// Orders in one page of the sales report.
@@ -32,10 +34,8 @@ const SALES_PAGE: i32 = 1_000;
 #[derive(Debug)]
 pub(super) struct Statements {
     by_customer: PreparedStatement,
-    by_zone_day: PreparedStatement,
     by_day: PreparedStatement,
-    sales_by_zone_day: PreparedStatement,
-    sales_by_day: PreparedStatement,
+    sales: PreparedStatement,
 }
 
 impl Statements {
@@ -46,25 +46,22 @@ impl Statements {
                  AND (created_at, order_id) < (?, ?) LIMIT ?"
             )
         };
-        let sales = |partition: &str| {
-            format!(
-                "SELECT snapshot FROM {{}} WHERE {partition} \
-                 AND created_at >= ? AND created_at < ?"
-            )
-        };
-        let (zone_day, day) =
-            ("geo_zone = ? AND day = ? AND slice = ? AND shard = ?", "day = ? AND slice = ? AND shard = ?");
+        let day = "day = ? AND slice = ? AND shard = ? AND geo_zone = ?";
+        let sales = format!("SELECT snapshot FROM {{}} WHERE {day} AND created_at >= ? AND created_at < ?");
         let by_user = list("user_id = ? AND bucket = ?");
         let mut statements = Self {
             by_customer: cql.prepare(Table::OrdersByCustomer, Access::Read, &by_user).await?,
-            by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &list(zone_day)).await?,
             by_day: cql.prepare(Table::OrdersByDay, Access::Read, &list(day)).await?,
-            sales_by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &sales(zone_day)).await?,
-            sales_by_day: cql.prepare(Table::OrdersByDay, Access::Read, &sales(day)).await?,
+            sales: cql.prepare(Table::OrdersByDay, Access::Read, &sales).await?,
         };
-        statements.sales_by_zone_day.set_page_size(SALES_PAGE);
-        statements.sales_by_day.set_page_size(SALES_PAGE);
+        statements.sales.set_page_size(SALES_PAGE);
         Ok(statements)
+    }
+
+    /// Whether a shard of a slice can be read and written.
+    pub(super) fn has_quorum(&self, cql: &Cql, day: CqlDate, slice: &str, shard: i32) -> bool {
+        let any = to_cql(Timestamp::EPOCH);
+        cql.has_quorum(&self.sales, &(day, slice, shard, SHOP, any, any))
     }
 }
 
@@ -120,16 +117,16 @@ impl PageBuilder {
 }
 
 impl CassandraStore {
-    /// Buckets of a list that may have orders of the period before `below`, newest first, up to [`BUCKETS`].
+    /// Buckets of a list that may have orders of the period before `below`, newest first, up to `limit`.
     async fn next_buckets(
         &self,
         table: Table,
         key: &str,
         period: &Period,
-        below: Timestamp,
+        (below, limit): (Timestamp, i32),
     ) -> Result<Vec<(Timestamp, String)>> {
         let period_below = Period { from: period.from, to: below };
-        let mut buckets = self.bucketing.buckets(&self.cql, table, key, &period_below, BUCKETS).await?;
+        let mut buckets = self.bucketing.buckets(&self.cql, table, key, &period_below, limit).await?;
         // The bucket that the period begins in is the last one with orders of the period.
         if let Some(last) = buckets.iter().position(|(starts_at, _)| *starts_at <= period.from) {
             let first = buckets.get(last).map(|(starts_at, _)| *starts_at);
@@ -149,7 +146,7 @@ impl CassandraStore {
         let table = Table::OrdersByCustomer;
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let buckets = self.next_buckets(table, user_id.as_str(), &period, below).await?;
+            let buckets = self.next_buckets(table, user_id.as_str(), &period, (below, BUCKETS)).await?;
             for (_, bucket) in &buckets {
                 let values = (
                     user_id.as_str(),
@@ -174,36 +171,38 @@ impl CassandraStore {
         }
     }
 
-    /// The slices of a day that may have orders of the period before `below`, newest first.
+    /// The slices of a day that may have orders of the period before `below`, newest first, each with its groups.
     async fn slices(
         &self,
-        (table, key): (Table, &str),
+        key: &str,
         day: Date,
         period: &Period,
         mut below: Timestamp,
-    ) -> Result<Vec<DaySlice>> {
-        let key = slices_key(key, day);
-        let mut slices = Vec::new();
+    ) -> Result<Vec<GroupedSlice>> {
+        let (table, key) = (Table::OrdersByDay, slices_key(key, day));
+        let corrupt = |name: &str| {
+            StoreError::Corrupt(format!("read buckets of {}: invalid slice {name:?}", table.name()))
+        };
+        let mut slices: Vec<GroupedSlice> = Vec::new();
         loop {
-            let buckets = self.next_buckets(table, &key, period, below).await?;
+            let mut buckets = self.next_buckets(table, &key, period, (below, SLICE_GROUPS)).await?;
+            // Of the last slice some groups may be missing: it is read again, with the next ones.
+            let cut =
+                buckets.last().map(|(starts_at, _)| *starts_at).filter(|_| is_cut(&buckets, SLICE_GROUPS));
+            buckets.retain(|(starts_at, _)| Some(*starts_at) > cut);
             for (starts_at, name) in &buckets {
-                let slice = DaySlice::named(name, *starts_at).ok_or_else(|| {
-                    StoreError::Corrupt(format!("read buckets of {}: invalid slice {name:?}", table.name()))
-                })?;
-                slices.push(slice);
+                let (slice, first_shard) =
+                    read_slice_and_group(name, *starts_at).ok_or_else(|| corrupt(name))?;
+                match slices.last_mut() {
+                    Some(last) if last.slice == slice => last.first_shards.push(first_shard),
+                    _ => slices.push(GroupedSlice { slice, first_shards: vec![first_shard] }),
+                }
             }
-            match next_below(&buckets, period) {
-                Some(starts_at) => below = starts_at,
+            match cut {
+                Some(starts_at) if !buckets.is_empty() => below = starts_at.plus_millis(1),
+                Some(_) => return Err(corrupt("more groups than there can be")),
                 None => return Ok(slices),
             }
-        }
-    }
-
-    /// The list of a zone, or of the whole shop, and its key.
-    fn list_of(geo_zone: Option<&GeoZone>) -> (Table, &str) {
-        match geo_zone {
-            Some(zone) => (Table::OrdersByZoneDay, zone.as_str()),
-            None => (Table::OrdersByDay, ""),
         }
     }
 
@@ -215,14 +214,13 @@ impl CassandraStore {
     ) -> Result<Page<Order>> {
         let before = ListCursor::new(&period, request.after.as_ref())?;
         let mut page = PageBuilder { limit: request.limit, items: Vec::new() };
-        let (table, key) = Self::list_of(geo_zone);
+        let list = geo_zone.map_or(SHOP, GeoZone::as_str);
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let days = self.next_buckets(table, key, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, (below, BUCKETS)).await?;
             for (midnight, _) in &days {
-                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
-                    self.fill_from_slice(geo_zone, midnight.date(), &slice, &period, before, &mut page)
-                        .await?;
+                for slice in self.slices(list, midnight.date(), &period, below).await? {
+                    self.fill_from_slice(list, midnight.date(), &slice, &period, before, &mut page).await?;
                     if page.is_full() {
                         return Ok(page.build());
                     }
@@ -237,26 +235,20 @@ impl CassandraStore {
 
     async fn fill_from_slice(
         &self,
-        geo_zone: Option<&GeoZone>,
+        list: &str,
         date: Date,
-        slice: &DaySlice,
+        slice: &GroupedSlice,
         period: &Period,
         before: ListCursor,
         page: &mut PageBuilder,
     ) -> Result<()> {
-        let (day, name) = (day_of(date.midnight()), slice.name.as_str());
+        let (day, name) = (day_of(date.midnight()), slice.slice.name.as_str());
         let (from, until) = (to_cql(period.from), to_cql(before.created_at));
         let id = &before.order_id.as_bytes()[..];
         let wanted = page.wanted();
-        let reads = shards(slice).map(|shard| async move {
-            let lists = &self.orders.lists;
-            if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, name, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_zone_day, values).await
-            } else {
-                let values = (day, name, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_day, values).await
-            }
+        let reads = slice.shards().map(|shard| async move {
+            let values = (day, name, shard, list, from, until, id, wanted);
+            self.cql.rows::<ListRow>(&self.orders.lists.by_day, values).await
         });
         let reads: Vec<_> = reads.collect();
         let found: Vec<Vec<ListRow>> = stream::iter(reads).buffered(CONCURRENT_SHARDS).try_collect().await?;
@@ -271,17 +263,16 @@ impl CassandraStore {
     }
 
     pub(super) async fn sum_sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
-        let (table, key) = Self::list_of(geo_zone);
+        let list = geo_zone.map_or(SHOP, GeoZone::as_str);
         let mut report = SalesReport::default();
         let mut below = period.to;
         loop {
-            let days = self.next_buckets(table, key, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, (below, BUCKETS)).await?;
             for (midnight, _) in &days {
-                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
-                    let partition = (midnight.date(), &slice);
-                    let sums: Vec<_> = shards(&slice)
-                        .map(|shard| self.sum_shard(geo_zone, partition, shard, &period))
-                        .collect();
+                for slice in self.slices(list, midnight.date(), &period, below).await? {
+                    let partition = (midnight.date(), &slice.slice);
+                    let sums: Vec<_> =
+                        slice.shards().map(|shard| self.sum_shard(list, partition, shard, &period)).collect();
                     let mut sums = stream::iter(sums).buffered(CONCURRENT_SHARDS);
                     while let Some(sum) = sums.next().await {
                         report.merge(sum?);
@@ -297,7 +288,7 @@ impl CassandraStore {
 
     async fn sum_shard(
         &self,
-        geo_zone: Option<&GeoZone>,
+        list: &str,
         (date, slice): (Date, &DaySlice),
         shard: i32,
         period: &Period,
@@ -305,16 +296,10 @@ impl CassandraStore {
         let mut report = SalesReport::default();
         let (day, name): (CqlDate, _) = (day_of(date.midnight()), slice.name.as_str());
         let (from, to) = (to_cql(period.from), to_cql(period.to));
-        let lists = &self.orders.lists;
         let mut page = PagingState::start();
         loop {
-            let (rows, next) = if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, name, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_zone_day, values, page).await?
-            } else {
-                let values = (day, name, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_day, values, page).await?
-            };
+            let values = (day, name, shard, list, from, to);
+            let (rows, next) = self.cql.page::<SalesRow>(&self.orders.lists.sales, values, page).await?;
             for row in rows {
                 add_sale(row, &mut report)?;
             }
@@ -323,6 +308,9 @@ impl CassandraStore {
         }
     }
 }
+
+/// The list of the whole shop, where the list of a zone has the name of the zone.
+pub(super) const SHOP: &str = "";
 
 /// The bucket of a list of days under its key: which days have slices.
 pub(super) const DAY: &str = "day";
@@ -333,19 +321,28 @@ pub(super) fn slices_key(key: &str, day: Date) -> String {
     format!("{key}@{year:04}-{month:02}-{day:02}")
 }
 
-fn shards(slice: &DaySlice) -> impl Iterator<Item = i32> + use<> {
-    0..i32::try_from(slice.shards).unwrap_or_default()
+/// A slice with the groups of shards that may have orders.
+struct GroupedSlice {
+    slice: DaySlice,
+    first_shards: Vec<i32>,
+}
+
+impl GroupedSlice {
+    fn shards(&self) -> impl Iterator<Item = i32> {
+        let shards = i32::try_from(self.slice.shards).unwrap_or_default();
+        self.first_shards.iter().flat_map(move |first| *first..first.saturating_add(shards))
+    }
 }
 
 /// Where to read on after these buckets; `None` where there are no more of the period.
 fn next_below(buckets: &[(Timestamp, String)], period: &Period) -> Option<Timestamp> {
     let (starts_at, _) = buckets.last()?;
-    (*starts_at > period.from && is_truncated(buckets)).then_some(*starts_at)
+    (*starts_at > period.from && is_cut(buckets, BUCKETS)).then_some(*starts_at)
 }
 
 /// Whether there may be more buckets than were read.
-fn is_truncated(buckets: &[(Timestamp, String)]) -> bool {
-    buckets.len() == usize::try_from(BUCKETS).unwrap_or_default()
+fn is_cut(buckets: &[(Timestamp, String)], limit: i32) -> bool {
+    buckets.len() == usize::try_from(limit).unwrap_or_default()
 }
 
 type SalesRow = (Option<Snapshot>,);

@@ -28,7 +28,7 @@ pub(super) fn policy(table: Table) -> TablePolicy {
         Table::OrderById | Table::StockZones | Table::BucketPlans | Table::Settings | Table::Imports => {
             STRICT
         }
-        Table::OrdersByCustomer | Table::OrdersByZoneDay | Table::OrdersByDay | Table::Buckets => {
+        Table::OrdersByCustomer | Table::OrdersByDay | Table::Buckets => {
             TablePolicy { compaction: Compaction::tiered(), ..STRICT }
         }
         Table::ProductById | Table::ProductsByCategory | Table::CategoryBands => {
@@ -87,7 +87,6 @@ pub(super) const fn traits(table: Table) -> TableTraits {
             TableTraits { has_lwt: true, ..PERMANENT }
         }
         Table::OrdersByCustomer
-        | Table::OrdersByZoneDay
         | Table::OrdersByDay
         | Table::ProductsByCategory
         | Table::StockZones
@@ -122,7 +121,7 @@ pub(super) const fn reason(table: Table) -> &'static str {
     match table {
         Table::OrderById => "a status step is one LWT; its event is a row of the same partition",
         Table::OrdersByCustomer => "a user sees a new order at once, so old pages are read at a quorum too",
-        Table::OrdersByZoneDay | Table::OrdersByDay => {
+        Table::OrdersByDay => {
             "an order is in all its views or in none: ANY and ONE would let a report miss orders that were paid"
         }
         Table::ProductById => "a stale read asks one replica; the price at checkout is read at a quorum",

@@ -3,7 +3,8 @@
 //! Bands of prices are read one after another; the partitions of one band are merged by price. The partitions that a
 //! category has are read first, so that no empty band is queried.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::intents::product::ListingKey;
@@ -32,6 +33,9 @@ const ROWS_MAX: usize = 100;
 const PAGE_ROWS_MAX: usize = 1_000;
 /// Rows read for one page of categories, categories without products included.
 const CATEGORIES_MAX: usize = 256;
+
+/// Bands of categories that this process remembers.
+const REGISTERED_MAX: usize = 10_000;
 
 /// A read at both levels of freshness.
 #[derive(Debug)]
@@ -67,6 +71,12 @@ pub(super) struct ListingStatements {
     categories: PreparedStatement,
     insert_band: PreparedStatement,
     bands: FreshnessRead,
+    /// Bands of categories that this process knows to be registered: no registration is ever removed.
+    registered: Mutex<HashSet<(Category, i32)>>,
+}
+
+fn lock<T>(registered: &Mutex<T>) -> MutexGuard<'_, T> {
+    registered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ListingStatements {
@@ -103,6 +113,7 @@ impl ListingStatements {
             // More than there are numbers of partitions.
             bands: FreshnessRead::prepare(cql, bands, "SELECT band FROM {} WHERE category = ? LIMIT 4096")
                 .await?,
+            registered: Mutex::default(),
         })
     }
 }
@@ -393,12 +404,21 @@ impl CassandraStore {
         }
         let listing = &self.products.listing;
         let category = stored.product.category.as_str();
+        let registered = (stored.product.category.clone(), stored.band);
+        if lock(&listing.registered).contains(&registered) {
+            return Ok(());
+        }
         // Crash here: a category or partition without products, which the lists skip; no process has to remove it.
         futures_util::try_join!(
             self.cql.write(&listing.insert_category, (PART, category)),
             self.cql.write(&listing.insert_band, (category, stored.band)),
         )
         .map_err(StoreError::before_first_effect)?;
+        let mut known = lock(&listing.registered);
+        if known.len() >= REGISTERED_MAX {
+            known.clear();
+        }
+        known.insert(registered);
         Ok(())
     }
 

@@ -35,8 +35,8 @@ pub(crate) use walk::{Budget, fire_partition};
 
 /// Shards of a queue: at most so many processes share the timers.
 const SHARDS: i32 = 64;
-/// Where the partition of a shard has no quorum, one of so many others is used.
-const SHARDS_TO_CHOOSE: u64 = 16;
+/// Shards that a timer is offered to: this process prefers its own ones, of which it has one of these almost surely.
+const SHARDS_TO_CHOOSE: u64 = 64;
 /// Shards that are read at the same time.
 const CONCURRENT_SHARDS: usize = 16;
 /// Announcements that this process knows to be written, and partitions that it knows to have a row.
@@ -162,11 +162,13 @@ impl Timers {
         Arc::clone(rows.entry(key).or_default())
     }
 
-    /// The shard of a partition, or another one whose partition has its quorum.
+    /// A shard of this process, so that processes do not write to the same partitions, and one whose partition has its quorum.
     fn available_shard(&self, cql: &Cql, queue: TimerQueue, at: Timestamp, partition: i64) -> i32 {
         let has_quorum = |shard: &i32| self.statements.is_available(cql, queue, at, *shard);
-        let shards = (0..SHARDS_TO_CHOOSE).map(|salt| shard_of(partition, salt));
-        shards.into_iter().find(has_quorum).unwrap_or_else(|| shard_of(partition, 0))
+        let is_own = |shard: &i32| self.ownership.owns(shard_key(*shard));
+        let shards = || (0..SHARDS_TO_CHOOSE).map(|salt| shard_of(partition, salt));
+        let own = shards().filter(is_own).find(has_quorum);
+        own.or_else(|| shards().find(has_quorum)).unwrap_or_else(|| shard_of(partition, 0))
     }
 
     async fn add_row(&self, cql: &Arc<Cql>, queue: TimerQueue, row: TimerRow) -> Result<()> {
@@ -327,7 +329,7 @@ impl Timers {
 
     /// What this process reads of a shard at `now`; `None` where it is not its turn.
     fn turn(&self, queue: TimerQueue, shard: i32, now: Timestamp) -> Option<Turn> {
-        let rank = self.ownership.rank(key_of(&[u64::from(shard.cast_unsigned())]));
+        let rank = self.ownership.rank(shard_key(shard));
         let positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
         let position = positions.get(&(queue, shard)).copied().filter(|position| position.rank == rank);
         let upper = upper_bound(rank, position.map(|position| position.read_at), now)?;
@@ -428,6 +430,11 @@ fn whole_second(at: Timestamp) -> Timestamp {
 fn random_attempt() -> i32 {
     let random = Uuid::new_v4().as_u128() % u128::from(u32::MAX >> 1);
     i32::try_from(random).unwrap_or_default().saturating_add(1)
+}
+
+/// By which the owner of a shard is found.
+fn shard_key(shard: i32) -> u64 {
+    key_of(&[u64::from(shard.cast_unsigned())])
 }
 
 /// All timers of a partition are in one shard, so that one process fires them; with a salt, in another one.

@@ -64,7 +64,6 @@ macro_rules! tables {
 tables! {
     OrderById: Core "order_by_id",
     OrdersByCustomer: Core "orders_by_customer",
-    OrdersByZoneDay: History "orders_by_zone_day",
     OrdersByDay: History "orders_by_day",
     ProductById: Core "product_by_id",
     ProductsByCategory: Catalog "products_by_category",

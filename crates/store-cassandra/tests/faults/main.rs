@@ -8,6 +8,7 @@ mod dead_processes;
 mod duplicate_requests;
 mod fixtures;
 mod lost_nodes;
+mod lost_ranges;
 mod recovery;
 mod statement_faults;
 mod timers;

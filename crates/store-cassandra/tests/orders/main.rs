@@ -174,10 +174,8 @@ async fn orders_of_a_day_are_listed_across_a_change_of_plan() {
     for (starts_at, buckets) in
         [("2023-05-01T08:20:00Z", 64), ("2023-05-01T20:00:00Z", 5), ("2023-05-02T06:00:00Z", 5)]
     {
-        for (table, key) in [(Table::OrdersByDay, ""), (Table::OrdersByZoneDay, "msk")] {
-            let plan = Plan { starts_at: time(starts_at), buckets };
-            store.set_plan(table, key, plan, now).await.unwrap();
-        }
+        let plan = Plan { starts_at: time(starts_at), buckets };
+        store.set_plan(Table::OrdersByDay, "", plan, now).await.unwrap();
     }
     let mut orders: Vec<Order> = (0..45).map(order_of_days).collect();
     import_orders(&store, &orders).await;
