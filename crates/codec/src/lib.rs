@@ -5,6 +5,7 @@
 //! holds a value of every released version; a test reads each. Every engine that stores bytes uses this format.
 
 pub mod carts;
+pub mod changes;
 pub mod export;
 pub mod idempotency;
 pub mod intents;

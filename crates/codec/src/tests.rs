@@ -22,6 +22,8 @@ use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, RequestIdentity};
 use uuid::Uuid;
 
+use crate::changes::StoredChange;
+use crate::changes::subjects::Subject;
 use crate::intents::close_reservation::CloseIntent;
 use crate::intents::login::LoginIntent;
 use crate::intents::merge::{MergeMarker, MergeSpec};
@@ -30,7 +32,8 @@ use crate::intents::product::{ListingKey, ProductIntent};
 use crate::intents::reserve::ReserveIntent;
 use crate::intents::status::StatusIntent;
 use crate::{
-    Damaged, Reader, VERSION, Writer, carts, export, idempotency, intents, orders, products, sessions, stock,
+    Damaged, Reader, VERSION, Writer, carts, changes, export, idempotency, intents, orders, products,
+    sessions, stock,
 };
 
 /// The bytes that version 1 wrote.
@@ -304,6 +307,53 @@ fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(orders::decode(&bytes), Ok((order(), events())));
     let sums = mw_domain::orders::SalesSums { orders: 3, units: 400, revenue: Money::from_minor(1 << 40) };
     assert_eq!(orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))), Ok(sums));
+}
+
+fn every_change() -> Vec<StoredChange> {
+    vec![
+        StoredChange::Order { order_id: order().order_id, version: 300 },
+        StoredChange::Stock(zone_stock()),
+        StoredChange::ProductPut(product()),
+        StoredChange::ProductDeleted(product_id("phone"), at(5)),
+        StoredChange::Cart(cart()),
+        StoredChange::CartClosed(cart()),
+        StoredChange::Session(session()),
+        StoredChange::SessionEnded(session().session_id, at(-5)),
+    ]
+}
+
+#[test]
+fn a_row_of_changes_reads_back_from_its_fixture() {
+    let mut encoded = Vec::new();
+    let mut ends = vec![0];
+    for change in every_change() {
+        changes::append(&mut encoded, change.as_ref());
+        ends.push(encoded.len());
+    }
+    let row = fixture("changes", &changes::encode(&encoded));
+    assert_eq!(changes::decode(&row), Ok(every_change()));
+    assert_eq!(changes::decode(&changes::encode(&[])), Ok(Vec::new()));
+    for len in 0..encoded.len() {
+        let read = changes::decode(&changes::encode(&encoded[..len]));
+        match ends.iter().position(|end| *end == len) {
+            Some(count) => assert_eq!(read, Ok(every_change()[..count].to_vec())),
+            None => assert_eq!(read, Err(Damaged("changes")), "{len}"),
+        }
+    }
+}
+
+#[test]
+fn changed_subjects_read_back_from_their_fixture() {
+    let all = vec![
+        Subject::Order { order_id: order().order_id, version: 300 },
+        Subject::Stock { product_id: zone_stock().product_id, geo_zone: zone_stock().geo_zone },
+        Subject::Product(product_id("phone")),
+    ];
+    let bytes = fixture("changed_subjects", &changes::subjects::encode(&all));
+    assert_eq!(changes::subjects::decode(&bytes), Ok(all));
+    for len in 0..bytes.len() {
+        assert_eq!(changes::subjects::decode(&bytes[..len]), Err(Damaged("changed subjects")), "{len}");
+    }
 }
 
 #[test]

@@ -54,6 +54,11 @@ impl Api {
         self.router.clone()
     }
 
+    /// Ends streams of the change feed, for a shutdown.
+    pub(crate) fn stop_streams(&self) {
+        self.stack.stop();
+    }
+
     pub(crate) fn connections(&self) -> IntGauge {
         self.metrics.connections.clone()
     }

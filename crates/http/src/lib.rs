@@ -15,6 +15,7 @@ mod docs;
 mod encoded_products;
 mod error;
 mod extract;
+mod feed_lag;
 mod local_site;
 mod malformed_head;
 mod metrics;

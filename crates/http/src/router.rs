@@ -12,7 +12,9 @@ use crate::app::App;
 use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
 use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
-use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
+use crate::routes::{
+    carts, changes, import, operations, orders, products, reports, reservations, sessions, stock,
+};
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
 pub(crate) fn table(stack: &Arc<MiddlewareStack>, metrics: &Metrics) -> (Router<App>, Vec<RouteDoc>) {
@@ -75,6 +77,7 @@ impl RouteTable<'_> {
             .post("/v1/users/{user_id}/orders/{order_id}/cancel", Storefront, orders::cancel)
             .query("/v1/reports/sales", Backoffice, reports::sales)
             .query("/v1/reports/abandoned-carts", Backoffice, reports::abandoned_carts)
+            .feed("/v1/changes", Backoffice, changes::read)
     }
 
     fn service(self) -> Self {
@@ -131,6 +134,11 @@ impl<'a> RouteTable<'a> {
     /// A POST that responds while it still reads the body.
     fn stream<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
         self.add(Method::POST, path, Some(role), RouteKind::Stream, false, handler)
+    }
+
+    /// A GET that may wait or stream.
+    fn feed<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), RouteKind::Feed, true, handler)
     }
 
     /// A GET about the service itself; without a role it needs no token.

@@ -1,6 +1,7 @@
 //! The handlers, one file a noun: from a request to one call of the shop, and from its result to a response.
 
 pub(crate) mod carts;
+pub(crate) mod changes;
 pub(crate) mod import;
 pub(crate) mod operations;
 pub(crate) mod orders;

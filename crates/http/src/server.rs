@@ -1,7 +1,7 @@
 //! The accept loop: plain or TLS, HTTP/1.1 or HTTP/2, within limits, until shutdown.
 //!
 //! Too many connections, no free file descriptors, a client that hangs in its handshake: none of these stops the loop.
-//! On shutdown no connection and no request is accepted any more, and the requests in flight get their response.
+//! On shutdown no connection and no request is accepted any more, the requests in flight get their response, and streams end.
 
 use std::future::Future;
 use std::io;
@@ -145,6 +145,8 @@ impl Server {
         let Self { listener, shared, permits, connections_max, mode, .. } = self;
         drop(listener);
         mode.send_replace(Mode::Stopping);
+        // A stream has no end of its own; its client goes on elsewhere.
+        shared.api.stop_streams();
         let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
         let finished = timeout(shared.settings.shutdown_grace, permits.acquire_many(all)).await.is_ok();
         mode.send_replace(Mode::Stopped);

@@ -4,6 +4,7 @@
 //! (`…Body`) whose values are validated while they are parsed, so that an error has the path of its field.
 
 pub(crate) mod carts;
+pub(crate) mod changes;
 pub(crate) mod deserialize;
 pub(crate) mod json;
 pub(crate) mod list;

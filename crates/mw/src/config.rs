@@ -21,6 +21,7 @@ use mw_domain::Currency;
 use mw_domain::carts::CartLifetime;
 use mw_domain::sessions::SessionLifetime;
 use mw_http::{ServerSettings, TlsFiles, Tokens};
+use mw_store::changes::FeedSettings;
 
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
@@ -44,6 +45,7 @@ pub(crate) struct Config {
     /// Where `serve` on Cassandra writes its trace.
     pub(crate) trace: Option<PathBuf>,
     pub(crate) shop: mw_shop::Settings,
+    pub(crate) feed: FeedSettings,
 }
 
 /// The storage engine.
@@ -94,6 +96,10 @@ impl Config {
             trace: settings
                 .read_if_set("store.cassandra.trace", |value| kind::text(value).map(PathBuf::from))?,
             shop: shop(settings)?,
+            feed: FeedSettings {
+                topics: settings.read("feed.topics", kind::topics)?,
+                retention_ms: settings.read("feed.retention", millis)?,
+            },
         })
     }
 
@@ -146,6 +152,7 @@ fn check_reach(settings: &Settings, listen: SocketAddr, tokens: &Tokens) -> Resu
 fn server(settings: &Settings) -> Result<ServerSettings, Problem> {
     Ok(ServerSettings {
         max_in_flight: settings.read("server.max_in_flight", count)?,
+        max_streams: settings.read("server.max_streams", count)?,
         max_connections: settings.read("server.max_connections", count)?,
         body_limit_bytes: settings.read("server.body_limit", memory)?,
         header_limit_bytes: settings.read("server.header_limit", memory)?,

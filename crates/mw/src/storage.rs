@@ -87,6 +87,7 @@ fn embedded(config: &Config) -> Result<Storage> {
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,
         currency: config.shop.currency,
+        feed: config.feed,
     };
     let opened = EmbeddedStore::open(options).map_err(|error| match error {
         OpenError::Locked(_) => anyhow!("{error}: stop that process, or name another directory with --data"),
@@ -98,7 +99,7 @@ fn embedded(config: &Config) -> Result<Storage> {
 async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
     let opening = async {
         // The shop stamps commands with the same clock.
-        let options = Options { stamps_commands: true, ..config.cassandra.clone() };
+        let options = Options { stamps_commands: true, feed: config.feed, ..config.cassandra.clone() };
         let (local_dc, keyspace) = (options.local_dc.clone(), options.keyspace.clone());
         let session = connect(&options).await?;
         if apply_schema {

@@ -7,6 +7,7 @@
 //! One file a noun; `expiry.rs` is the work in the background, `seed.rs` fills an empty shop.
 
 mod carts;
+mod changes;
 mod clock;
 mod clock_guard;
 mod expiry;

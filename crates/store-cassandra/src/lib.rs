@@ -6,6 +6,7 @@
 
 mod bucketing;
 mod carts;
+mod changes;
 mod driver;
 mod export;
 mod maintenance;
@@ -37,6 +38,7 @@ pub use schema::tables::{Class, Table};
 pub use stock::forwarding::ForwardingCounts;
 
 use bucketing::Bucketing;
+use changes::Feed;
 use driver::clock_guard::{self, ClockGuard};
 use driver::fault_injection::Faults;
 use driver::locks::Locks;
@@ -78,6 +80,7 @@ pub struct CassandraStore {
     export: export::Statements,
     compaction: LedgerCompaction,
     readiness: ReadinessProbe,
+    feed: Feed,
 }
 
 impl CassandraStore {
@@ -106,7 +109,8 @@ impl CassandraStore {
         let selling = SellingGuard::start(&cql, &options).await?;
         // Boxed, since it holds a future for every statement.
         let guards = (clock, selling);
-        let store = Arc::new(Box::pin(Self::prepare(cql, guards, product_cache, options.ready_share)).await?);
+        let prepared = Self::prepare(cql, guards, product_cache, &options);
+        let store = Arc::new(Box::pin(prepared).await?);
         store.start_forwarding(options.internal, &options.local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
@@ -134,7 +138,7 @@ impl CassandraStore {
         cql: Cql,
         (clock, selling): (ClockGuard, SellingGuard),
         product_cache: ProductCache,
-        ready_share: f64,
+        options: &Options,
     ) -> Result<Self> {
         let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
@@ -148,7 +152,8 @@ impl CassandraStore {
             products: products::Statements::prepare(&cql).await?,
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
-            readiness: ReadinessProbe::prepare(&cql, ready_share).await?,
+            readiness: ReadinessProbe::prepare(&cql, options.ready_share).await?,
+            feed: Feed::prepare(&cql, options.feed, options.clock).await?,
             completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
             timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))

@@ -92,6 +92,7 @@ impl Products for CassandraStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
         self.clock.check()?;
         let Changed { product, created } = self.put_under(&product, Uuid::new_v4()).await?;
+        self.report_product(&product.product_id).await?;
         Ok(Put { product, created })
     }
 
@@ -111,6 +112,8 @@ impl Products for CassandraStore {
                 Ok(ProductChange::Put(product))
             })
             .await?;
+        // A crash here leaves the intent of the change for another second; recovery reports the product.
+        self.report_product(product_id).await?;
         Ok(changed.product)
     }
 
@@ -127,14 +130,14 @@ impl Products for CassandraStore {
         }
     }
 
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-        self.clock.check()?;
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
+        self.check_clock(now)?;
         self.change_product(product_id, Uuid::new_v4(), |before| {
             let product = before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             Ok(ProductChange::Delete(product))
         })
-        .await
-        .map(drop)
+        .await?;
+        self.report_product(product_id).await
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
@@ -169,6 +172,15 @@ impl CassandraStore {
     ) -> Result<Option<(StoredProduct, Revision)>> {
         let row: Option<ProductRow> = self.cql.first(statement, (product_id.as_str(),)).await?;
         row.map(ProductRow::into_stored).transpose()
+    }
+
+    /// A product with its revision, and whether it has left the catalogue.
+    pub(crate) async fn product_revision(
+        &self,
+        product_id: &ProductId,
+    ) -> Result<Option<(Product, i64, bool)>> {
+        let stored = self.stored_product(&self.products.read, product_id).await?;
+        Ok(stored.map(|(stored, _)| (stored.product, stored.rev, stored.is_deleted)))
     }
 
     /// Writes the product whole under `op_token`; a replaced product keeps its `created_at`.
@@ -312,7 +324,8 @@ impl CassandraStore {
         match self.stored_product(&self.products.serial_read, &intent.product_id).await? {
             // Crash here: the intent is still there, and the next process recovers in the same way.
             Some((stored, _)) if stored.rev >= intent.rev => {
-                self.update_listing(&stored, intent.previous.as_ref()).await
+                self.update_listing(&stored, intent.previous.as_ref()).await?;
+                self.report_product(&intent.product_id).await
             }
             _ => self.intents.keep_while_in_flight(op_id),
         }

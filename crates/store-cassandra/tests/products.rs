@@ -141,7 +141,7 @@ async fn a_cached_product_is_served_until_its_ttl_and_own_changes_at_once() {
     assert_eq!(stale_price(&exact, "cached").await, Some(200));
     await_stale_price(&reader, "cached", Some(200)).await;
 
-    writer.delete_product(&product_id("cached")).await.unwrap();
+    writer.delete_product(&product_id("cached"), Timestamp::EPOCH).await.unwrap();
     assert_eq!(stale_price(&writer, "cached").await, None);
     assert_eq!(stale_price(&other_process, "cached").await, Some(100));
     assert_eq!(other_process.product(&product_id("cached"), Freshness::Latest).await.unwrap(), None);

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::limits::CART_HISTORY_DAYS;
 use mw_domain::{Cart, CartChange, CartId, CartStatus, Owner, Timestamp};
 use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine, check_version};
@@ -191,7 +192,7 @@ fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
     let old_index_key = before.as_ref().map(active_index_key);
     let mut cart = before.unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
     cart.set_line(product_id.clone(), quantity, now, &lifetime)?;
-    save_active(tx, old_index_key, &cart);
+    save_changed(tx, old_index_key, &cart);
     save_change(tx, &cart.owner, &cart.line_history(&product_id));
     Ok(cart)
 }
@@ -204,7 +205,7 @@ fn remove_line(tx: &mut Tx, command: &RemoveLine) -> Result<Option<Cart>> {
     };
     let old_index_key = active_index_key(&cart);
     if cart.remove_line(product_id, *now, lifetime) {
-        save_active(tx, Some(old_index_key), &cart);
+        save_changed(tx, Some(old_index_key), &cart);
         save_change(tx, owner, &cart.line_history(product_id));
     }
     Ok(Some(cart))
@@ -226,7 +227,7 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     // Closed even if it adds nothing to the user's cart, so that a repeat finds no guest cart.
     close(tx, guest_index_key, &guest);
     if !changes.is_empty() {
-        save_active(tx, old_index_key, &cart);
+        save_changed(tx, old_index_key, &cart);
         for change in cart.merge_history(&changes) {
             save_change(tx, &cart.owner, &change);
         }
@@ -237,6 +238,12 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
 /// The key of an active cart in the activity index.
 pub(crate) fn active_index_key(cart: &Cart) -> Key {
     keys::activity(Activity::Active, cart)
+}
+
+/// Writes an active cart that the running command has changed.
+fn save_changed(tx: &mut Tx, old_index_key: Option<Key>, cart: &Cart) {
+    save_active(tx, old_index_key, cart);
+    tx.record_change(cart.updated_at, ChangeRef::Cart(cart));
 }
 
 /// Writes the active cart. Its index row changes only with the hour of its last change.
@@ -256,6 +263,7 @@ pub(crate) fn close(tx: &mut Tx, old_index_key: Key, cart: &Cart) {
     tx.remove(Table::Carts, keys::active_cart(&cart.owner));
     tx.remove(Table::CartActivity, old_index_key);
     save_closed(tx, cart);
+    tx.record_change(cart.updated_at, ChangeRef::CartClosed(cart));
 }
 
 /// Writes a closed cart. Only an abandoned cart that was not merged counts as idle and has an index row.

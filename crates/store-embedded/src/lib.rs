@@ -8,6 +8,7 @@
 mod audit;
 mod cache;
 mod carts;
+mod changes;
 mod compaction;
 mod export;
 mod flush;
@@ -41,6 +42,7 @@ use mw_store::Result;
 pub use open::{OpenError, Options};
 
 use cache::ReadCache;
+use changes::Feed;
 use flush::FlushScheduler;
 use holds::HoldIndex;
 use long_reads::LongReads;
@@ -56,6 +58,8 @@ use writer::{Writer, WriterStatus};
 
 /// Threads for reports, lists by period, exports and audits.
 const LONG_READ_THREADS: usize = 2;
+/// Threads for pages of the change feed.
+const FEED_READ_THREADS: usize = 1;
 
 /// A store in a directory of this machine. Dropping or closing it commits the waiting commands.
 pub struct EmbeddedStore {
@@ -71,6 +75,8 @@ pub struct EmbeddedStore {
     maintenance_reads: LongReads,
     long_reads: Arc<LongReads>,
     hourly_from: HourlyFrom,
+    feed: Arc<Feed>,
+    feed_reads: LongReads,
     _lock: File,
 }
 
@@ -84,7 +90,7 @@ impl EmbeddedStore {
     /// Opens the store, or creates it.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated } = open::open(&options)?;
-        let open::Contents { commit_sequence, next_timers, holds, hourly_from } = contents;
+        let open::Contents { commit_sequence, next_timers, holds, hourly_from, feed } = contents;
         let status = Arc::new(WriterStatus::new(next_timers, now_ms));
         let row_cache_bytes = options.cache_bytes / 3;
         let read_cache_bytes = options.cache_bytes - row_cache_bytes;
@@ -95,8 +101,15 @@ impl EmbeddedStore {
             FlushScheduler::start(db.clone(), tables.clone(), throttle).map_err(io_error)?;
         let row_cache = RowCache::new(row_cache_bytes);
         let holds = Arc::new(holds);
-        let start =
-            TxStart { commit_sequence, next_timers, hourly_from, outdated, holds: Arc::clone(&holds) };
+        let feed = Arc::new(feed);
+        let start = TxStart {
+            commit_sequence,
+            next_timers,
+            hourly_from,
+            outdated,
+            holds: Arc::clone(&holds),
+            feed: Arc::clone(&feed),
+        };
         let tx = Tx::new(db.clone(), tables.clone(), row_cache, start);
         let writer = Writer::start(
             tx,
@@ -119,6 +132,8 @@ impl EmbeddedStore {
             maintenance_reads: LongReads::new(1),
             long_reads: Arc::new(LongReads::new(LONG_READ_THREADS)),
             hourly_from,
+            feed,
+            feed_reads: LongReads::new(FEED_READ_THREADS),
             _lock: lock,
         })
     }

@@ -18,8 +18,10 @@ use std::sync::atomic::AtomicI64;
 
 use fjall::Database;
 use mw_domain::Currency;
+use mw_store::changes::FeedSettings;
 use rustix::fs::{FlockOperation, flock};
 
+use crate::changes::Feed;
 use crate::compaction::{CompactionThrottle, filters};
 use crate::holds::HoldIndex;
 use crate::reader::SnapshotReader;
@@ -29,7 +31,7 @@ use crate::timers::NextTimers;
 use crate::tx::COMMIT_SEQUENCE_KEY;
 
 /// The version of the directory's layout and of all values in it. Format 1 has no hourly sums of sales, no values in the activity
-/// index and no compacted ledgers.
+/// index, no compacted ledgers and no change feed.
 const FORMAT: u32 = 2;
 const FORMAT_NAME: &str = "mobile-world";
 const FORMAT_FILE: &str = "FORMAT";
@@ -60,6 +62,8 @@ pub struct Options {
     pub write_queue: usize,
     /// The currency of all amounts, fixed when the store is created.
     pub currency: Currency,
+    /// The topics of the change feed, and how long it keeps a change.
+    pub feed: FeedSettings,
 }
 
 impl Options {
@@ -72,6 +76,7 @@ impl Options {
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
             currency,
+            feed: FeedSettings::default(),
         }
     }
 }
@@ -133,6 +138,7 @@ pub(crate) struct Contents {
     pub(crate) next_timers: NextTimers,
     pub(crate) holds: HoldIndex,
     pub(crate) hourly_from: HourlyFrom,
+    pub(crate) feed: Feed,
 }
 
 pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
@@ -154,12 +160,17 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
     // A crash here leaves some of the tables created; the next open creates the missing ones and replays the journals.
     let (db, tables) = open_tables(options, &now_ms, &throttle).map_err(|error| fjall_error(path, error))?;
     // Dropping a refused database waits for its compactions, which must not pause then.
-    let contents = check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
+    let contents = check_contents(options, &db, &tables, &now_ms).inspect_err(|_| throttle.close())?;
     Ok(Opened { db, tables, contents, now_ms, throttle, lock, outdated })
 }
 
 /// Checks the currency and the commit sequence number, and reads what the writer starts with.
-fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<Contents, OpenError> {
+fn check_contents(
+    options: &Options,
+    db: &Database,
+    tables: &Tables,
+    now_ms: &Arc<AtomicI64>,
+) -> Result<Contents, OpenError> {
     let path = options.path.as_path();
     // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
@@ -171,7 +182,8 @@ fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<C
     let next_timers = NextTimers::read(&snapshot).map_err(damaged)?;
     let holds = HoldIndex::read(&snapshot).map_err(damaged)?;
     let hourly_from = HourlyFrom::read(&snapshot).map_err(damaged)?;
-    Ok(Contents { commit_sequence, next_timers, holds, hourly_from })
+    let feed = Feed::read(&snapshot, options.feed, Arc::clone(now_ms)).map_err(damaged)?;
+    Ok(Contents { commit_sequence, next_timers, holds, hourly_from, feed })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::products::ProductPatch;
 use mw_domain::{Category, Money, Product, ProductId, Timestamp};
 use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
@@ -39,6 +40,7 @@ impl Products for EmbeddedStore {
             product.patch(patch, now);
             product.check()?;
             save(tx, Some(&before), &product);
+            tx.record_change(product.updated_at, ChangeRef::ProductPut(&product));
             Ok(product)
         })
         .await
@@ -48,13 +50,14 @@ impl Products for EmbeddedStore {
         self.cache.product(product_id.as_str().as_bytes())
     }
 
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
         let product_id = product_id.clone();
         self.write(move |tx| {
             let product =
                 read(tx, &product_id)?.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             tx.remove(Table::ProductsByCategory, index_key(&product));
             tx.remove(Table::Products, keys::product(&product_id));
+            tx.record_change(now, ChangeRef::ProductDeleted(&product_id, now));
             Ok(())
         })
         .await
@@ -214,6 +217,7 @@ fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
         product.updated_at = product.updated_at.max(before.updated_at);
     }
     save(tx, before.as_ref(), &product);
+    tx.record_change(product.updated_at, ChangeRef::ProductPut(&product));
     Ok(Put { product, created: before.is_none() })
 }
 

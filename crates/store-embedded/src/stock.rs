@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Demand, GeoZone, Level, Movement, ProductId, Reservation, ReservationId, ReservationStatus, Shortage,
@@ -314,6 +315,7 @@ pub(crate) fn apply(
     let value = mw_codec::stock::encode_level(level, stock.updated_at);
     tx.put(Table::Stock, keys::stock(product_id, geo_zone), value);
     record(tx, product_id, geo_zone, movement);
+    tx.record_change(stock.updated_at, ChangeRef::Stock(&stock));
     Ok(stock)
 }
 

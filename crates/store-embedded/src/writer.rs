@@ -245,6 +245,7 @@ impl WriterThread {
         // Before the bounds rise: a reader that finds no timer due must find levels without the expired holds.
         self.cache.invalidate(&committed.changed);
         self.status.raise(self.tx.next_timers);
+        self.tx.publish_changes();
         Ok(committed.bytes)
     }
 }

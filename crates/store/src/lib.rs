@@ -5,6 +5,7 @@
 //! An acknowledged write survives the crash of the process.
 
 pub mod carts;
+pub mod changes;
 pub mod contract;
 pub mod delegation;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod stock;
 use std::sync::Arc;
 
 pub use carts::Carts;
+pub use changes::Changes;
 pub use error::{Refusal, Result, StoreError};
 pub use export::ExportImport;
 pub use idempotency::{Done, Fingerprint, RequestIdentity, StoredValue};
@@ -66,9 +68,9 @@ pub trait Maintenance: Send + Sync {
 }
 
 /// The whole storage contract.
-pub trait Store: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance {}
+pub trait Store: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance {}
 
-impl<T: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance> Store for T {}
+impl<T: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance> Store for T {}
 
 /// A store that is shared by all request handlers.
 pub type SharedStore = Arc<dyn Store>;

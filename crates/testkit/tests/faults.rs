@@ -49,7 +49,7 @@ async fn an_ambiguous_failure_is_applied_or_not() {
         assert_eq!(is_there(&store, id).await, done);
     }
     store.fail(Calls::Writes, Fault::AmbiguousDone);
-    let refused = store.delete_product(&product_id("absent")).await.unwrap_err();
+    let refused = store.delete_product(&product_id("absent"), Timestamp::EPOCH).await.unwrap_err();
     assert!(matches!(refused.refusal(), Some(Refusal::ProductNotFound(_))), "{refused:?}");
 }
 

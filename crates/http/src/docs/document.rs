@@ -14,7 +14,9 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use crate::error::Code;
 use crate::middleware::RouteKind;
-use crate::routes::{carts, import, operations, orders, products, reports, reservations, sessions, stock};
+use crate::routes::{
+    carts, changes, import, operations, orders, products, reports, reservations, sessions, stock,
+};
 use crate::settings::Role;
 use crate::wire::schema;
 use crate::wire::stock::ShortageView;
@@ -48,6 +50,7 @@ pub(crate) struct RouteDoc {
         reservations::create, reservations::read, reservations::confirm, reservations::release,
         orders::place, orders::read, orders::events, orders::set_status, orders::cancel, orders::of_user, orders::list,
         reports::sales, reports::abandoned_carts,
+        changes::read,
         operations::health, operations::ready, operations::metrics,
     ),
     tags(
@@ -58,6 +61,7 @@ pub(crate) struct RouteDoc {
         (name = "reservations", description = "Units held for a while"),
         (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
+        (name = "changes", description = "The change feed"),
         (name = "operations", description = "Health, readiness, metrics"),
     ),
 )]

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use mw_store::changes::{FeedSettings, Topics};
 use mw_store::model::Model;
 use mw_store_embedded::{EmbeddedStore, Options};
 use mw_testkit::{FaultyStore, builders, cassandra};
@@ -36,7 +37,8 @@ impl Engine {
             Self::Embedded => {
                 let folder = tempfile::tempdir().unwrap();
                 let currency = builders::settings().currency;
-                let options = Options { min_free_bytes: 0, ..Options::new(folder.path(), currency) };
+                let feed = FeedSettings { topics: Topics::ALL, ..FeedSettings::default() };
+                let options = Options { min_free_bytes: 0, feed, ..Options::new(folder.path(), currency) };
                 FaultyStore::on(Arc::new(EmbeddedStore::open(options).unwrap()), folder)
             }
             Self::Cassandra => {

@@ -11,6 +11,7 @@
 
 mod auth;
 mod carts;
+mod changes;
 mod client;
 mod codes;
 mod concurrency;

@@ -97,6 +97,9 @@ async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop
         let filled = demo::fill(&shop).await?;
         terminal::note(&message(&filled));
     }
+    for topic in config.feed.topics.iter().filter(|topic| !shop.feed().topics.contains(*topic)) {
+        tracing::warn!(topic = topic.name(), "write the change feed: this engine does not write this topic");
+    }
     let api = Api::new(shop.clone(), &config.server, &config.tokens, Registry::new())
         .context("register metrics")?;
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };

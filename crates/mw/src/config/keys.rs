@@ -57,6 +57,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("shop.currency", Kind::Currency),
     key("server.listen", Kind::Address),
     key("server.max_in_flight", count(1, 1_000_000)),
+    key("server.max_streams", count(1, 100_000)),
     key("server.max_connections", count(1, 1_000_000)),
     key("server.body_limit", size(1 << 10, 64 * MIB)),
     key("server.header_limit", size(8 << 10, MIB)),
@@ -103,6 +104,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("sessions.ttl", LIFETIME),
     key("orders.payment_window", LIFETIME),
     key("reservations.ttl", Kind::Seconds { min: 1, max: 86_400 }),
+    key("feed.topics", Kind::Topics),
+    key("feed.retention", LIFETIME),
     optional("tokens", Kind::Tokens),
 ];
 

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use mw_domain::Currency;
+use mw_store::changes::{Topic, Topics};
 use toml::Value;
 
 /// The kind of a key's value with its bounds.
@@ -37,6 +38,8 @@ pub(crate) enum Kind {
         max: u64,
     },
     Texts,
+    /// Topics of the change feed, perhaps none.
+    Topics,
     Flag,
     /// A part of a whole: 0 to 1.
     Share,
@@ -50,7 +53,13 @@ impl Kind {
     pub(crate) fn is_text(self) -> bool {
         !matches!(
             self,
-            Self::Count { .. } | Self::Texts | Self::Flag | Self::Share | Self::Tokens | Self::Scalar
+            Self::Count { .. }
+                | Self::Texts
+                | Self::Topics
+                | Self::Flag
+                | Self::Share
+                | Self::Tokens
+                | Self::Scalar
         )
     }
 
@@ -75,6 +84,7 @@ impl Kind {
             }
             Self::Size { min, max } => between(size(value)?, min, max, show_size),
             Self::Texts => texts(value).map(drop),
+            Self::Topics => topics(value).map(drop),
             Self::Flag => flag(value).map(drop),
             Self::Share => share(value).map(drop),
             // The value is not repeated in the error: it may hold a secret.
@@ -124,6 +134,20 @@ pub(crate) fn texts(value: &Value) -> Result<Vec<&str>, String> {
         Value::Array(items) if !items.is_empty() => items.iter().map(text).collect(),
         other => Err(unexpected("an array of texts, such as [\"127.0.0.1:9042\"]", other)),
     }
+}
+
+pub(crate) fn topics(value: &Value) -> Result<Topics, String> {
+    let Value::Array(items) = value else {
+        return Err(unexpected("an array of topics, such as [\"orders\", \"stock\"]", value));
+    };
+    let topic = |item| {
+        let name = text(item)?;
+        Topic::named(name).ok_or_else(|| {
+            let names: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
+            format!("{name:?} is no topic: they are {}", names.join(", "))
+        })
+    };
+    items.iter().map(topic).collect()
 }
 
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {

@@ -248,6 +248,8 @@ impl CassandraStore {
         // writes it.
         let list_buckets = self.list_buckets(order);
         Box::pin(self.write_placed(order, &list_buckets, started_at.map(|_| now))).await?;
+        // A crash here leaves the order without its row in the feed; recovery writes its views again, and the row.
+        self.report_step(order, 1, true, false).await?;
         Ok(PlacementOutcome::Placed)
     }
 
@@ -290,7 +292,9 @@ impl CassandraStore {
         if let Some((placed, list_buckets)) = self.find_order(order.order_id).await? {
             // Lists and timer come before the order's own row, so they are there. Written again they change nothing,
             // also where the order has a newer version: the version is the write timestamp.
-            return Box::pin(self.write_placed(&placed.as_placed(), &list_buckets, None)).await;
+            let placed = placed.as_placed();
+            Box::pin(self.write_placed(&placed, &list_buckets, None)).await?;
+            return self.report_step(&placed, 1, true, false).await;
         }
         if let Some(identity) = &intent.identity {
             let is_claimed = match self.claims.find(&self.cql, identity, now).await {

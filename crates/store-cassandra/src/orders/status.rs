@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::rows::{EventRow, ListBuckets, OrderRow, time_bucket_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
+use crate::changes;
 use crate::driver::certainty::CasResult;
 use crate::driver::statements::Row;
 use crate::driver::time::to_cql;
@@ -150,7 +151,14 @@ impl CassandraStore {
         }
         // The change is made. A crash here leaves the units and the lists behind; recovery finds the event and moves
         // them.
-        match self.apply_status_change(&next, list_buckets, cause, command.now).await {
+        let applied = self.apply_status_change(&next, list_buckets, cause, command.now).await;
+        // A crash here leaves the step without its row in the feed; recovery finds the event and writes the row.
+        let is_recent = changes::is_recent(order.updated_at, command.now);
+        let reported = match applied {
+            Ok(()) => self.report_step(&next, next.version, cause.is_some(), is_recent).await,
+            failed => failed,
+        };
+        match reported {
             Ok(()) => {
                 // A crash before the intent is removed leaves it to recovery, which finds everything done.
                 self.complete_soon(intent);
@@ -264,7 +272,8 @@ impl CassandraStore {
         // The order may have changed again since. Its newest version goes into the lists; the units move by the cause
         // of this change, and a ledger row that is further on stays as it is.
         let Some((order, list_buckets)) = self.find_order(order_id).await? else { return Ok(()) };
-        self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await
+        self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await?;
+        self.report_step(&order, version.cast_unsigned(), cause.is_some(), true).await
     }
 
     /// Cancels orders whose payment timer has fired; returns how many.

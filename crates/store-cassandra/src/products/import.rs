@@ -123,6 +123,8 @@ impl CassandraStore {
         }
         // Crash here: the stock is set, the product is not in the catalogue; `recover_import` puts it there.
         let created = self.put_under(product, *op).await?.created;
+        // Crash here: the import is done and not in the feed; `recover_import` runs all steps again.
+        self.report_import(product, command.stock.iter().map(|(zone, _)| zone)).await?;
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 

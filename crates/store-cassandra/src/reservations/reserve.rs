@@ -72,6 +72,8 @@ impl CassandraStore {
         let shortages = self.end_intent(intent, shortages)?;
         let ReserveIntent { reservation, .. } = draft;
         if shortages.is_empty() {
+            let products = reservation.lines.iter().map(|line| &line.product_id);
+            self.report_stock(products, &reservation.geo_zone).await?;
             // A crash here leaves a whole reservation that no client knows; the timer ends it.
             return Ok(reservation);
         }

@@ -81,6 +81,8 @@ tables! {
     Processes: Core "processes",
     BucketPlans: Core "bucket_plans",
     Buckets: Core "buckets",
+    Changes: Core "changes",
+    ChangeLanes: Core "change_lanes",
     Imports: Core "imports",
     Settings: Core "settings",
     CartsByOwner: Carts "carts_by_owner",

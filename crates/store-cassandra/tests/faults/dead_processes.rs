@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mw_domain::OrderId;
-use mw_store::{Orders, Refusal, Stock};
+use mw_store::changes::{Changed, FeedStart, ReadChanges, Topic, Topics};
+use mw_store::{Changes, Orders, Refusal, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Options, Table};
 use mw_testkit::builders::user_id;
@@ -15,7 +16,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::fixtures::{
-    TIMEOUT, assert_audit, eventually, exclusive, full_name, hold, import_stock, listed, order, stock_level,
+    NOW, TIMEOUT, assert_audit, eventually, exclusive, full_name, hold, import_stock, listed, order,
+    stock_level,
 };
 
 /// The documented bound of recovery is ten seconds; test machines are slow at times.
@@ -63,6 +65,30 @@ impl Seller {
         self.runtime.shutdown_background();
         let acknowledged = self.acknowledged.lock().unwrap().clone();
         (self.all, acknowledged)
+    }
+}
+
+/// The orders in the change feed, from its oldest change on.
+async fn in_the_feed(store: &CassandraStore) -> BTreeSet<OrderId> {
+    let mut request = ReadChanges {
+        start: FeedStart::Oldest,
+        topics: Topics::NONE.with(Topic::Orders),
+        limit: 100,
+        now: NOW,
+    };
+    let mut orders = BTreeSet::new();
+    loop {
+        let page = store.changes(request.clone()).await.unwrap();
+        let is_end = page.items.is_empty() && request.start == FeedStart::After(page.next.clone());
+        for change in page.items {
+            if let Changed::OrderCreated(order) = change.changed {
+                orders.insert(order.order_id);
+            }
+        }
+        if is_end {
+            return orders;
+        }
+        request.start = FeedStart::After(page.next);
     }
 }
 
@@ -115,6 +141,9 @@ async fn orders_of_dead_processes_are_completed_or_undone() {
     assert_eq!(by_id, of_zone);
     assert!(by_id.is_superset(&acknowledged), "an acknowledged order is lost");
     assert!(acknowledged.len() > 160);
+    assert_eq!(in_the_feed(&survivor).await, by_id, "the feed has the orders that exist, and no others");
+    let other = lease.open().await;
+    assert_eq!(in_the_feed(&other).await, by_id, "on every process");
     let placed = by_id.len() as u64;
     assert_eq!(stock_level(&survivor, "few").await.unwrap(), (FEW, placed));
     assert_eq!(stock_level(&survivor, "many").await.unwrap(), (10_000, placed));

@@ -270,7 +270,7 @@ pub(super) async fn an_import_line_replays_its_key(fixture: Fixture) {
     let second = fixture.store.import_product(import("b", 2, 1)).await;
     assert!(!second.unwrap().replayed, "each line has a key of its own");
     fixture.on_hand("a", "north", 1, at(2)).await.unwrap();
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     same_again(first, fixture.store.import_product(import("a", 1, 3)).await);
     assert_eq!(fixture.level("a", "north", at(4)).await, (1, 0));
     let found = fixture.store.product(&product_id("a"), crate::Freshness::Latest).await;

@@ -77,7 +77,7 @@ pub(super) async fn an_order_keeps_the_prices_of_its_moment(fixture: Fixture) {
     let dearer = Product { name: "New name".to_owned(), ..priced_product("a", 900) };
     fixture.put(dearer).await;
     assert_eq!(fixture.store.order(order.order_id).await, Ok(Some(order.clone())));
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     assert_eq!(fixture.store.order(order.order_id).await, Ok(Some(order)));
 }
 

@@ -31,7 +31,7 @@ fn creation(session: Session) -> CreateSession {
     CreateSession { now: session.created_at, session, id_seed: None, identity: None }
 }
 
-async fn create(fixture: &Fixture, name: &str, of_user: Option<&str>, now: Timestamp) -> Session {
+pub(super) async fn create(fixture: &Fixture, name: &str, of_user: Option<&str>, now: Timestamp) -> Session {
     let command = creation(new_session(name, of_user, now));
     fixture.store.create_session(command).await.unwrap().value
 }
@@ -45,7 +45,7 @@ fn touch(name: &str, data: &[(&str, Option<&str>)], now: Timestamp) -> TouchSess
     }
 }
 
-fn login(fixture: &Fixture, name: &str, user: &str, now: Timestamp) -> Login {
+pub(super) fn login(fixture: &Fixture, name: &str, user: &str, now: Timestamp) -> Login {
     Login {
         session_id: session_id(name),
         user_id: user_id(user),

@@ -30,7 +30,7 @@ pub(super) enum Step {
     RevokeSessions(UserId, Timestamp),
     PutProduct(Product),
     PatchProduct(ProductId, ProductPatch, Timestamp),
-    DeleteProduct(ProductId),
+    DeleteProduct(ProductId, Timestamp),
     ImportProduct(ImportProduct),
     SetOnHand(SetOnHand),
     Adjust(Adjust),
@@ -58,7 +58,7 @@ impl Step {
             Self::RevokeSessions(id, now) => describe(store.revoke_sessions(&id, now).await),
             Self::PutProduct(product) => describe(store.put_product(product).await),
             Self::PatchProduct(id, patch, now) => describe(store.patch_product(&id, patch, now).await),
-            Self::DeleteProduct(id) => describe(store.delete_product(&id).await),
+            Self::DeleteProduct(id, now) => describe(store.delete_product(&id, now).await),
             Self::ImportProduct(command) => describe(store.import_product(command).await),
             Self::SetOnHand(command) => describe(store.set_on_hand(command).await.map(timeless)),
             Self::Adjust(command) => {
