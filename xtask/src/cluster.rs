@@ -65,6 +65,9 @@ pub(crate) struct Up {
     /// Require TLS
     #[arg(long)]
     tls: bool,
+    /// JMX over HTTP (Jolokia) on every node, with a password
+    #[arg(long)]
+    jolokia: bool,
     /// Heap of a node in MiB
     #[arg(long, value_name = "MIB", default_value_t = 768)]
     heap: u32,
@@ -103,6 +106,7 @@ fn start(up: Up) -> Result<()> {
         auth: up.auth,
         tls: up.tls,
         heap_mib: up.heap,
+        jolokia: up.jolokia,
         quick: false,
         report,
         ..ClusterOptions::default()

@@ -7,6 +7,8 @@ mod cargo;
 mod cluster;
 mod counts;
 mod deny;
+mod integrity;
+mod mongo;
 mod replica_ops;
 mod steps;
 mod test_cluster;
@@ -16,6 +18,7 @@ mod tools;
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -50,6 +53,9 @@ enum Command {
     /// Start, inspect and stop a real Cassandra cluster on this machine
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Start, inspect and stop a real MongoDB replica set or sharded cluster on this machine
+    #[command(subcommand)]
+    Mongo(mongo::Command),
     /// Count instructions and allocations of a request, and compare with crates/http/counts.toml
     #[command(
         after_help = "Fails where a hot route costs more than the file allows. It does not measure time, so \
@@ -74,6 +80,20 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Show hinted handoff, read repair and repair at work, each alone on a real cluster
+    #[command(
+        after_help = "Starts a cluster of three nodes, stops one of them twice while rows are written, and shows by reading each \
+                            replica directly what each strategy heals. Fails where that is not what the policy of the table \
+                            says. docs/integrity.md explains them."
+    )]
+    Integrity {
+        /// Write the results as JSON
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// The first three bytes of the nodes' addresses, such as 127.0.10
+        #[arg(long)]
+        network: Option<String>,
+    },
     /// Check licences, advisories and sources of dependencies with cargo-deny
     #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
                             not need it.")]
@@ -90,8 +110,10 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Bench(command) => bench::run(&command),
         Command::Cluster(command) => cluster::run(command),
+        Command::Mongo(command) => mongo::run(command),
         Command::Counts { write } => counts::run(write),
         Command::ReplicaOps { write } => replica_ops::run(write),
+        Command::Integrity { json, network } => integrity::run(json.as_deref(), network.as_deref()),
         Command::Deny => deny::run(),
     };
     match done {

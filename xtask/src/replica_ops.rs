@@ -1,7 +1,7 @@
 //! `cargo xtask replica-ops`: local reads, local writes and lightweight transactions of a request on Cassandra. The nodes
 //! of a real cluster count them, so other load on the machine does not change the result.
 
-use crate::test_cluster::TestCluster;
+use crate::test_cluster::CassandraCluster;
 use crate::{cargo, say};
 use anyhow::{Context, Result, ensure};
 use mw_cassandra_testbed::TEST_VARIABLE;
@@ -45,9 +45,9 @@ type RouteOps = BTreeMap<String, Ops>;
 pub(crate) fn run(write: bool) -> Result<()> {
     let file = cargo::root().join(FILE);
     let kept = if write { None } else { Some(read(&file)?) };
-    let mut cluster = TestCluster::begin();
+    let mut cluster = CassandraCluster::begin();
     let program = cargo::program(BUILD)?;
-    let addresses = cluster.addresses()?;
+    let addresses = cluster.value()?;
     say(format_args!("counting, which takes minutes"));
     let counted = count(&program, &addresses)?;
     let Some(kept) = kept else {

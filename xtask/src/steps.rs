@@ -1,19 +1,32 @@
 //! `cargo xtask test`: one table of steps, run in order up to the first that fails.
 
-use crate::test_cluster::TestCluster;
+use crate::test_cluster::{CassandraCluster, MongodbCluster};
 use crate::tools::Tool;
 use crate::{cargo, say, tidy};
 use anyhow::{Context, Result, bail, ensure};
-use mw_cassandra_testbed::TEST_VARIABLE;
+use mw_cassandra_testbed::TEST_VARIABLE as CASSANDRA_VARIABLE;
+use mw_mongodb_testbed::TEST_VARIABLE as MONGODB_VARIABLE;
 use std::time::Instant;
 
 struct Step {
     name: &'static str,
     about: &'static str,
     needs: &'static [Tool],
-    /// Whether its tests use the Cassandra cluster that they share.
-    cluster: bool,
+    /// The shared servers that its tests use.
+    servers: &'static [Server],
     action: Action,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Cassandra,
+    Mongodb,
+}
+
+/// The servers that the chosen steps share.
+struct Servers {
+    cassandra: Option<CassandraCluster>,
+    mongodb: Option<MongodbCluster>,
 }
 
 enum Action {
@@ -31,29 +44,29 @@ const STEPS: &[Step] = &[
         name: "fmt",
         about: "formatting",
         needs: &[Tool::Rustfmt],
-        cluster: false,
+        servers: &[],
         action: Action::Cargo("fmt --all --check"),
     },
-    Step { name: "tidy", about: "house rules", needs: &[], cluster: false, action: Action::Here(tidy::run) },
+    Step { name: "tidy", about: "house rules", needs: &[], servers: &[], action: Action::Here(tidy::run) },
     Step {
         name: "clippy",
         about: "lints, warnings denied",
         needs: &[Tool::Clippy, Tool::CCompiler, Tool::Make],
-        cluster: false,
+        servers: &[],
         action: Action::Cargo("clippy --workspace --all-targets --locked -- -D warnings"),
     },
     Step {
         name: "test",
         about: "all tests of all crates",
         needs: &[Tool::CCompiler, Tool::Make],
-        cluster: true,
+        servers: &[Server::Cassandra, Server::Mongodb],
         action: Action::Cargo("test --workspace --locked"),
     },
     Step {
         name: "api",
         about: "the API on the engine",
         needs: &[Tool::CCompiler, Tool::Make],
-        cluster: false,
+        servers: &[],
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "embedded",
@@ -64,10 +77,21 @@ const STEPS: &[Step] = &[
         name: "cluster",
         about: "the API on a real cluster",
         needs: &[Tool::CCompiler, Tool::Make],
-        cluster: true,
+        servers: &[Server::Cassandra],
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "cassandra",
+            arguments: "test -p mw-http --test api --locked",
+        },
+    },
+    Step {
+        name: "mongodb",
+        about: "the API on a replica set",
+        needs: &[Tool::CCompiler, Tool::Make],
+        servers: &[Server::Mongodb],
+        action: Action::CargoWith {
+            variable: "MW_TEST_ENGINE",
+            value: "mongodb",
             arguments: "test -p mw-http --test api --locked",
         },
     },
@@ -110,11 +134,11 @@ fn run(steps: &[&Step], long: bool) -> Result<()> {
     let started = Instant::now();
     let mut seconds = Vec::new();
     let mut failure = None;
-    let mut cluster = steps.iter().any(|step| step.cluster).then(TestCluster::begin);
+    let mut servers = Servers::begin(steps);
     for step in steps {
         say(format_args!("\n── {}: {}", step.name, step.action.describe()));
         let step_started = Instant::now();
-        let outcome = step.run(long, cluster.as_mut());
+        let outcome = step.run(long, &mut servers);
         seconds.push(step_started.elapsed().as_secs_f64());
         if let Err(error) = outcome {
             failure = Some((step.name, error));
@@ -148,24 +172,38 @@ fn table(steps: &[&Step], seconds: &[f64], failed: bool) -> String {
 }
 
 impl Step {
-    fn run(&self, long: bool, cluster: Option<&mut TestCluster>) -> Result<()> {
-        self.action.run(&self.environment(long, cluster)?)
+    fn run(&self, long: bool, servers: &mut Servers) -> Result<()> {
+        self.action.run(&self.environment(long, servers)?)
+    }
+
+    fn uses(&self, server: Server) -> bool {
+        self.servers.contains(&server)
     }
 
     /// Environment variables of its tests, in addition to the developer's.
-    fn environment(
-        &self,
-        long: bool,
-        cluster: Option<&mut TestCluster>,
-    ) -> Result<Vec<(&'static str, String)>> {
+    fn environment(&self, long: bool, servers: &mut Servers) -> Result<Vec<(&'static str, String)>> {
         let mut variables = Vec::new();
         if long {
             variables.push((LONG_VARIABLE, "1".to_owned()));
         }
-        if let Some(cluster) = cluster.filter(|_| self.cluster) {
-            variables.push((TEST_VARIABLE, cluster.addresses()?));
+        if let Some(cluster) = servers.cassandra.as_mut().filter(|_| self.uses(Server::Cassandra)) {
+            variables.push((CASSANDRA_VARIABLE, cluster.value()?));
+        }
+        if let Some(cluster) = servers.mongodb.as_mut().filter(|_| self.uses(Server::Mongodb)) {
+            variables.push((MONGODB_VARIABLE, cluster.value()?));
         }
         Ok(variables)
+    }
+}
+
+impl Servers {
+    /// Begins to start those that a step uses.
+    fn begin(steps: &[&Step]) -> Self {
+        let used = |server| steps.iter().any(|step| step.uses(server));
+        Self {
+            cassandra: used(Server::Cassandra).then(CassandraCluster::begin),
+            mongodb: used(Server::Mongodb).then(MongodbCluster::begin),
+        }
     }
 }
 
@@ -200,21 +238,22 @@ impl Action {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_cluster::tests::given;
 
     const PASS: Step =
-        Step { name: "pass", about: "", needs: &[], cluster: false, action: Action::Here(|| Ok(())) };
+        Step { name: "pass", about: "", needs: &[], servers: &[], action: Action::Here(|| Ok(())) };
     const FAIL: Step = Step {
         name: "fail",
         about: "",
         needs: &[],
-        cluster: false,
+        servers: &[],
         action: Action::Here(|| bail!("broken on purpose")),
     };
     const UNREACHED: Step = Step {
         name: "late",
         about: "",
         needs: &[],
-        cluster: false,
+        servers: &[],
         action: Action::Here(|| panic!("ran after a failure")),
     };
 
@@ -231,7 +270,7 @@ mod tests {
             name: "odd",
             about: "",
             needs: &[],
-            cluster: false,
+            servers: &[],
             action: Action::Cargo("--no-such-option"),
         };
         let error = run(&[&step], false).expect_err("must fail").to_string();
@@ -249,13 +288,19 @@ mod tests {
     }
 
     #[test]
-    fn only_steps_with_cluster_tests_get_its_addresses() {
-        let mut cluster = TestCluster::given("127.0.0.1,127.0.0.2");
-        let environment =
-            Step { cluster: true, ..PASS }.environment(true, Some(&mut cluster)).expect("there");
-        let where_it_is = (TEST_VARIABLE, "127.0.0.1,127.0.0.2".to_owned());
-        assert_eq!(environment, [(LONG_VARIABLE, "1".to_owned()), where_it_is]);
-        assert_eq!(PASS.environment(false, Some(&mut cluster)).expect("there"), []);
+    fn only_steps_that_use_servers_get_their_addresses() {
+        let mut servers =
+            Servers { cassandra: Some(given("127.0.0.1,127.0.0.2")), mongodb: Some(given("mongodb://h/")) };
+        let both = Step { servers: &[Server::Cassandra, Server::Mongodb], ..PASS };
+        let cassandra = (CASSANDRA_VARIABLE, "127.0.0.1,127.0.0.2".to_owned());
+        let mongodb = (MONGODB_VARIABLE, "mongodb://h/".to_owned());
+        assert_eq!(
+            both.environment(true, &mut servers).expect("there"),
+            [(LONG_VARIABLE, "1".to_owned()), cassandra, mongodb.clone()]
+        );
+        let one = Step { servers: &[Server::Mongodb], ..PASS };
+        assert_eq!(one.environment(false, &mut servers).expect("there"), [mongodb]);
+        assert_eq!(PASS.environment(false, &mut servers).expect("there"), []);
     }
 
     #[test]
@@ -278,12 +323,13 @@ mod tests {
     #[test]
     fn the_api_runs_on_the_engines_after_the_model() {
         let order: Vec<_> = names().collect();
-        assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster"]);
-        for (name, engine) in [("api", "embedded"), ("cluster", "cassandra")] {
+        assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster", "mongodb"]);
+        for (name, engine) in [("api", "embedded"), ("cluster", "cassandra"), ("mongodb", "mongodb")] {
             let step = STEPS.iter().find(|step| step.name == name).expect("there");
             let expected = format!("MW_TEST_ENGINE={engine} cargo test -p mw-http --test api --locked");
             assert_eq!(step.action.describe(), expected);
-            assert_eq!(step.cluster, engine == "cassandra", "{name}");
+            assert_eq!(step.uses(Server::Cassandra), engine == "cassandra", "{name}");
+            assert_eq!(step.uses(Server::Mongodb), engine == "mongodb", "{name}");
         }
     }
 

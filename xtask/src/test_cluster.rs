@@ -1,69 +1,88 @@
-//! The Cassandra cluster that tests share: it starts while the earlier steps run, and ends with the run. Where the
-//! environment variable names a running cluster, that one is used.
+//! The servers that tests share, a Cassandra cluster and a MongoDB replica set: each starts while the earlier steps run, and
+//! ends with the run. Where the environment variable names running servers, those are used.
 
-use crate::say;
+use crate::{mongo, say};
 use anyhow::{Context, Result, anyhow};
-use mw_cassandra_testbed::{Cluster, ClusterOptions, TEST_VARIABLE};
+use mw_cassandra_testbed as cassandra;
+use mw_mongodb_testbed as mongodb;
 use std::env;
 use std::mem;
 use std::thread::{self, JoinHandle};
 
 const NODES: usize = 3;
+const MEMBERS: usize = 3;
 
 /// The nodes share their cores with compilers and with the tests. The default timeouts of Cassandra would end writes that are
 /// merely slow; tests of lost results and nodes start clusters of their own.
 const PATIENT_NODES: [&str; 3] =
     ["read_request_timeout: 8s", "write_request_timeout: 8s", "cas_contention_timeout: 8s"];
 
-pub(crate) struct TestCluster {
-    state: State,
+pub(crate) struct TestCluster<C> {
+    /// For errors, such as `Cassandra cluster`.
+    what: &'static str,
+    /// The value of the tests' environment variable.
+    value: fn(&C) -> String,
+    state: State<C>,
 }
 
-enum State {
+enum State<C> {
     /// The developer's own.
     Given(String),
-    Starting(JoinHandle<mw_cassandra_testbed::Result<Cluster>>),
-    Running(Box<Cluster>),
+    Starting(JoinHandle<mw_testbed::Result<C>>),
+    Running(Box<C>),
     Failed,
 }
 
-impl TestCluster {
+pub(crate) type CassandraCluster = TestCluster<cassandra::Cluster>;
+pub(crate) type MongodbCluster = TestCluster<mongodb::Cluster>;
+
+impl CassandraCluster {
     /// Returns at once.
     pub(crate) fn begin() -> Self {
-        let given = env::var(TEST_VARIABLE).ok().filter(|value| !value.is_empty());
-        match given {
-            Some(addresses) => Self::given(&addresses),
-            None => Self { state: State::Starting(thread::spawn(start)) },
-        }
+        Self::new("Cassandra cluster", cassandra_addresses, cassandra::TEST_VARIABLE, start_cassandra)
+    }
+}
+
+impl MongodbCluster {
+    /// Returns at once.
+    pub(crate) fn begin() -> Self {
+        Self::new("MongoDB replica set", mongodb::Cluster::uri, mongodb::TEST_VARIABLE, start_mongodb)
+    }
+}
+
+impl<C: Send + 'static> TestCluster<C> {
+    fn new(
+        what: &'static str,
+        value: fn(&C) -> String,
+        variable: &str,
+        start: fn() -> mw_testbed::Result<C>,
+    ) -> Self {
+        let given = env::var(variable).ok().filter(|value| !value.is_empty());
+        let state = given.map_or_else(|| State::Starting(thread::spawn(start)), State::Given);
+        Self { what, value, state }
     }
 
-    pub(crate) fn given(addresses: &str) -> Self {
-        Self { state: State::Given(addresses.to_owned()) }
-    }
-
-    /// The value of the tests' environment variable. Waits until the cluster is up.
-    pub(crate) fn addresses(&mut self) -> Result<String> {
+    /// The value of the tests' environment variable. Waits until the servers are up.
+    pub(crate) fn value(&mut self) -> Result<String> {
+        let what = self.what;
         self.state = match mem::replace(&mut self.state, State::Failed) {
             State::Starting(thread) => {
                 let started =
-                    thread.join().map_err(|_| anyhow!("the thread that starts the cluster panicked"))?;
-                State::Running(Box::new(started.context("start the tests' Cassandra cluster")?))
+                    thread.join().map_err(|_| anyhow!("the thread that starts the {what} panicked"))?;
+                State::Running(Box::new(started.with_context(|| format!("start the tests' {what}"))?))
             }
             other => other,
         };
         match &self.state {
-            State::Given(addresses) => Ok(addresses.clone()),
-            State::Running(cluster) => {
-                let addresses: Vec<String> = cluster.nodes().map(|node| node.address().to_string()).collect();
-                Ok(addresses.join(","))
-            }
-            State::Starting(_) | State::Failed => Err(anyhow!("the tests' Cassandra cluster did not start")),
+            State::Given(value) => Ok(value.clone()),
+            State::Running(cluster) => Ok((self.value)(cluster)),
+            State::Starting(_) | State::Failed => Err(anyhow!("the tests' {what} did not start")),
         }
     }
 }
 
-impl Drop for TestCluster {
-    /// A cluster that is still starting is not waited for: its nodes end with this process.
+impl<C> Drop for TestCluster<C> {
+    /// A cluster that is still starting is not waited for: its processes end with this one.
     fn drop(&mut self) {
         if let State::Starting(thread) = mem::replace(&mut self.state, State::Failed)
             && thread.is_finished()
@@ -73,35 +92,58 @@ impl Drop for TestCluster {
     }
 }
 
-fn start() -> mw_cassandra_testbed::Result<Cluster> {
-    Cluster::start(ClusterOptions {
+fn start_cassandra() -> mw_testbed::Result<cassandra::Cluster> {
+    cassandra::Cluster::start(cassandra::ClusterOptions {
         name: "tests".to_owned(),
         nodes: NODES,
         report: |line| say(format_args!("cassandra: {line}")),
         extra_yaml: PATIENT_NODES.map(str::to_owned).to_vec(),
-        ..ClusterOptions::default()
+        ..cassandra::ClusterOptions::default()
+    })
+}
+
+fn cassandra_addresses(cluster: &cassandra::Cluster) -> String {
+    let addresses: Vec<String> = cluster.nodes().map(|node| node.address().to_string()).collect();
+    addresses.join(",")
+}
+
+fn start_mongodb() -> mw_testbed::Result<mongodb::Cluster> {
+    mongodb::Cluster::start(mongodb::ClusterOptions {
+        name: "tests".to_owned(),
+        layout: mongodb::Layout::ReplicaSet { members: MEMBERS },
+        election_timeout: mongo::PATIENT_ELECTION,
+        report: |line| say(format_args!("mongodb: {line}")),
+        ..mongodb::ClusterOptions::default()
     })
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub(crate) fn given<C>(value: &str) -> TestCluster<C> {
+        TestCluster { what: "cluster", value: |_| String::new(), state: State::Given(value.to_owned()) }
+    }
 
     #[test]
     fn a_given_cluster_is_used() {
-        let mut given = TestCluster::given("127.0.0.1,127.0.0.2");
-        assert_eq!(given.addresses().unwrap(), "127.0.0.1,127.0.0.2");
+        let mut cluster: CassandraCluster = given("127.0.0.1,127.0.0.2");
+        assert_eq!(cluster.value().unwrap(), "127.0.0.1,127.0.0.2");
     }
 
     #[test]
     fn a_failed_start_is_reported_each_time() {
-        let refused = || Cluster::start(ClusterOptions { nodes: 0, ..ClusterOptions::default() });
-        let mut cluster = TestCluster { state: State::Starting(thread::spawn(refused)) };
-        let error = format!("{:#}", cluster.addresses().unwrap_err());
+        let refused = || {
+            let options = cassandra::ClusterOptions { nodes: 0, ..cassandra::ClusterOptions::default() };
+            cassandra::Cluster::start(options)
+        };
+        let state = State::Starting(thread::spawn(refused));
+        let mut cluster = TestCluster { what: "Cassandra cluster", value: cassandra_addresses, state };
+        let error = format!("{:#}", cluster.value().unwrap_err());
         assert!(
             error.starts_with("start the tests' Cassandra cluster: check cluster options: 0 nodes"),
             "{error}"
         );
-        assert!(cluster.addresses().is_err());
+        assert!(cluster.value().is_err());
     }
 }

@@ -24,7 +24,7 @@ impl Tool {
     /// The same, after an attempt to install it where this program can: with apt-get, as root.
     pub(crate) fn missing_after_install(self) -> Result<Option<&'static str>> {
         if let (Self::Valgrind, Some(_)) = (self, self.missing()) {
-            mw_cassandra_testbed::install_package("valgrind", |line| say(line))?;
+            mw_testbed::apt::install("valgrind", |line| say(line))?;
         }
         Ok(self.missing())
     }

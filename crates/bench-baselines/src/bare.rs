@@ -11,11 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::statement::Consistency;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
-use scylla::statement::{Consistency, SerialConsistency};
-use scylla::value::{CqlTimestamp, CqlValue, MaybeUnset, Row};
+use scylla::value::CqlTimestamp;
 use std::collections::BTreeMap;
 use tokio::runtime::Handle;
 use uuid::Uuid;
@@ -24,58 +23,27 @@ use crate::clients::{self, Client};
 use crate::rounds::{Baseline, Round, RoundOptions};
 use crate::work::{Sizes, Work, scattered, wish};
 
-const CART_COLUMNS: &str = "created_at, cart_id, product_id, active_created_at, active_cart_id, status, version, \
-     expires_at, merged_into, merge_id, order_id, updated_at, quantity, TTL(quantity) AS line_ttl";
+const CART_COLUMNS: &str = "created_at, cart_id, product_id, rev, recent_op_tokens, state, TTL(rev) AS header_ttl, line, \
+     WRITETIME(line) AS line_stamp, TTL(line) AS line_ttl";
 const PRODUCT_COLUMNS: &str = "product_id, name, category, price, band, description, attributes, created_at, updated_at, \
      deleted, rev, recent_op_tokens";
-/// The maximum of rows of a cart, its header included.
-const CART_ROWS_MAX: usize = 101;
-/// The length of `recent_op_tokens`.
-const RECENT_OP_TOKENS_MAX: usize = 8;
+/// The maximum of rows that a request reads.
+const CART_ROWS_MAX: usize = 1_000;
 /// Twice the life of a user's cart, and the hour that rows are kept longer.
 const CART_TTL_SECONDS: i32 = 2 * 30 * 86_400 + 3_600;
 const CART_LIFE_MS: i64 = 30 * 86_400 * 1_000;
 const HISTORY_TTL_SECONDS: i32 = 30 * 86_400 + 3_600;
-/// CAS rounds of a change before it gives up.
-const ROUNDS_MAX: usize = 16;
 const KIND: &str = "user";
-/// The product of the row that is the cart itself.
-const HEADER: &str = "";
-
 type CartRow = (
-    Option<CqlTimestamp>,
-    Option<Vec<u8>>,
-    Option<String>,
-    Option<CqlTimestamp>,
-    Option<Uuid>,
-    Option<String>,
-    Option<i64>,
-    Option<CqlTimestamp>,
-    Option<Uuid>,
-    Option<Uuid>,
-    Option<Uuid>,
-    Option<CqlTimestamp>,
-    Option<i32>,
-    Option<i32>,
-);
-
-/// What is read of a cart before it is changed: `rev, recent_op_tokens`, then the columns of [`CartRow`].
-type GuardedRow = (
+    CqlTimestamp,
+    Vec<u8>,
+    String,
     Option<i64>,
     Option<Vec<Uuid>>,
-    Option<CqlTimestamp>,
     Option<Vec<u8>>,
-    Option<String>,
-    Option<CqlTimestamp>,
-    Option<Uuid>,
-    Option<String>,
-    Option<i64>,
-    Option<CqlTimestamp>,
-    Option<Uuid>,
-    Option<Uuid>,
-    Option<Uuid>,
-    Option<CqlTimestamp>,
     Option<i32>,
+    Option<(i32, CqlTimestamp, CqlTimestamp)>,
+    Option<i64>,
     Option<i32>,
 );
 
@@ -108,10 +76,8 @@ struct Shared {
     session: Session,
     product: PreparedStatement,
     cart: PreparedStatement,
-    guarded: PreparedStatement,
-    /// The three statements of a change: guard, cart, line.
+    /// The two statements of a change: the line and its history.
     change: Batch,
-    history: PreparedStatement,
     prefix: String,
     sizes: Sizes,
 }
@@ -149,7 +115,7 @@ impl Client for BareClient {
         let buyer = sequence % shared.sizes.buyers;
         match work {
             Work::ProductRead => shared.read_product(scattered(sequence) % shared.sizes.products).await,
-            Work::CartRead => shared.read_cart(&format!("{}-b{buyer}", shared.prefix)).await,
+            Work::CartRead => shared.read_cart(&format!("{}-b{buyer}", shared.prefix)).await.map(drop),
             Work::CartWrite => {
                 let (user, _) = wish(sequence, &shared.sizes);
                 shared.set_line(&format!("{}-u{user}", shared.prefix), sequence).await
@@ -172,48 +138,26 @@ impl Shared {
             anyhow::Ok(statement)
         };
         let quorum = Consistency::LocalQuorum;
-        let guard = prepare(
-            format!(
-                "UPDATE {carts} USING TTL ? SET rev = ?, recent_op_tokens = ?, active_created_at = ?, active_cart_id = ? \
-                 WHERE {of_owner} IF rev = ?"
-            ),
-            quorum,
-        );
-        let header = prepare(
-            format!(
-                "INSERT INTO {carts} (owner_kind, owner_id, created_at, cart_id, product_id, status, version, expires_at, \
-                 merged_into, merge_id, order_id, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?"
-            ),
-            quorum,
-        );
-        let line = prepare(
-            format!(
-                "INSERT INTO {carts} (owner_kind, owner_id, created_at, cart_id, product_id, quantity, updated_at) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?"
-            ),
-            quorum,
-        );
-        let mut change = Batch::new(BatchType::Unlogged);
-        for statement in [guard.await?, header.await?, line.await?] {
-            change.append_statement(statement);
-        }
-        change.set_consistency(quorum);
-        change.set_serial_consistency(Some(SerialConsistency::LocalSerial));
-        let product = format!("SELECT {PRODUCT_COLUMNS} FROM {products} WHERE product_id = ?");
-        let cart = format!("SELECT {CART_COLUMNS} FROM {carts} WHERE {of_owner} LIMIT {CART_ROWS_MAX}");
-        let guarded = format!(
-            "SELECT rev, recent_op_tokens, {CART_COLUMNS} FROM {carts} WHERE {of_owner} LIMIT {CART_ROWS_MAX}"
+        let line = format!(
+            "UPDATE {carts} USING TIMESTAMP ? AND TTL ? SET line = ? \
+             WHERE {of_owner} AND part = 0 AND created_at = ? AND cart_id = ? AND product_id = ?"
         );
         let history = format!(
             "INSERT INTO {keyspace}_carts.cart_changes \
              (owner_kind, owner_id, changed_at, version, product_id, cart_id, quantity) \
-             VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?"
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
         );
+        let mut change = Batch::new(BatchType::Unlogged);
+        for statement in [line, history] {
+            change.append_statement(prepare(statement, quorum).await?);
+        }
+        change.set_consistency(quorum);
+        let product = format!("SELECT {PRODUCT_COLUMNS} FROM {products} WHERE product_id = ?");
+        let cart =
+            format!("SELECT {CART_COLUMNS} FROM {carts} WHERE {of_owner} AND part = 0 LIMIT {CART_ROWS_MAX}");
         Ok(Self {
             product: prepare(product, Consistency::LocalOne).await?,
             cart: prepare(cart, quorum).await?,
-            guarded: prepare(guarded, quorum).await?,
-            history: prepare(history, quorum).await?,
             change,
             prefix: prefix.to_owned(),
             sizes: *sizes,
@@ -229,80 +173,29 @@ impl Shared {
         Ok(())
     }
 
-    async fn read_cart(&self, owner: &str) -> Result<()> {
+    async fn read_cart(&self, owner: &str) -> Result<Vec<CartRow>> {
         let result = self.session.execute_unpaged(&self.cart, (KIND, owner)).await?;
         let rows: Vec<CartRow> = result.into_rows_result()?.rows()?.collect::<Result<_, _>>()?;
         ensure!(rows.len() > 1, "read cart {owner}: not found");
-        Ok(())
+        Ok(rows)
     }
 
     /// Sets one of the existing lines, so that the cart keeps its size.
     async fn set_line(&self, owner: &str, sequence: u64) -> Result<()> {
-        for _ in 0..ROUNDS_MAX {
-            let result = self.session.execute_unpaged(&self.guarded, (KIND, owner)).await?;
-            let rows: Vec<GuardedRow> = result.into_rows_result()?.rows()?.collect::<Result<_, _>>()?;
-            if self.change(owner, &rows, sequence).await? {
-                return Ok(());
-            }
-        }
-        bail!("gave up after {ROUNDS_MAX} lost CAS rounds on cart {owner} (contention)");
-    }
-
-    async fn change(&self, owner: &str, rows: &[GuardedRow], sequence: u64) -> Result<bool> {
+        let rows = self.read_cart(owner).await?;
         let gone = || format!("change cart {owner}: unexpected rows");
-        let (header, lines) = rows.split_first().with_context(gone)?;
-        let (rev, Some(created_at), Some(cart_id), Some(version)) = (header.0, header.2, &header.3, header.8)
-        else {
-            bail!(gone());
-        };
+        let lines = rows.get(1..).with_context(gone)?;
         let at = usize::try_from(sequence)?.checked_rem(lines.len()).with_context(gone)?;
-        let product_id = lines.get(at).and_then(|line| line.4.as_deref()).with_context(gone)?;
+        let (created_at, cart_id, product_id, .., stamp, _) = lines.get(at).with_context(gone)?;
         let quantity = i32::try_from(1 + sequence % 3)?;
         let now = now()?;
-        let expires_at = CqlTimestamp(now.0 + CART_LIFE_MS);
-        let before = header.1.iter().flatten().copied();
-        let recent_op_tokens: Vec<Uuid> =
-            std::iter::once(Uuid::new_v4()).chain(before).take(RECENT_OP_TOKENS_MAX).collect();
-        let unset = MaybeUnset::<Uuid>::Unset;
-        let next = rev.unwrap_or(0) + 1;
-        let guard = (CART_TTL_SECONDS, next, recent_op_tokens, header.5, header.6, KIND, owner, rev);
-        let cart = (
-            KIND,
-            owner,
-            created_at,
-            cart_id,
-            HEADER,
-            "active",
-            version + 1,
-            expires_at,
-            unset,
-            unset,
-            unset,
-            now,
-            CART_TTL_SECONDS,
-        );
-        let line = (KIND, owner, created_at, cart_id, product_id, quantity, now, CART_TTL_SECONDS);
-        let result = match self.session.batch(&self.change, (guard, cart, line)).await {
-            Err(error) if is_undecided(&error) => return Ok(false),
-            other => other?,
-        };
-        let answer = result.into_rows_result()?.first_row::<Row>()?;
-        if answer.columns.first() != Some(&Some(CqlValue::Boolean(true))) {
-            return Ok(false);
-        }
-        let noted = (KIND, owner, now, version + 1, product_id, cart_id, quantity, HISTORY_TTL_SECONDS);
-        self.session.execute_unpaged(&self.history, noted).await?;
-        Ok(true)
+        let stamp = stamp.unwrap_or(0).max(now.0 * 1_000) + 64;
+        let value = (quantity, now, CqlTimestamp(now.0 + CART_LIFE_MS));
+        let line = (stamp, CART_TTL_SECONDS, value, KIND, owner, created_at, cart_id, product_id);
+        let noted = (KIND, owner, now, stamp, product_id, cart_id, quantity, stamp, HISTORY_TTL_SECONDS);
+        self.session.batch(&self.change, (line, noted)).await?;
+        self.read_cart(owner).await.map(drop)
     }
-}
-
-/// Whether a CAS timed out. The client repeats it, as the engine does: setting the same line to the same quantity again is
-/// idempotent.
-fn is_undecided(error: &ExecutionError) -> bool {
-    matches!(
-        error,
-        ExecutionError::LastAttemptError(RequestAttemptError::DbError(DbError::WriteTimeout { .. }, _))
-    )
 }
 
 fn now() -> Result<CqlTimestamp> {

@@ -1,11 +1,11 @@
 //! A class data sharing archive of the classes that a node loads, which shortens its start by a third. It is written once
 //! by a node that is started for this alone. Without it nodes start more slowly.
 
-use crate::cache::Lock;
-use crate::cluster::{Cluster, ClusterDir};
-use crate::error::{Doing, Result};
+use crate::cluster::Cluster;
 use crate::launch::Launcher;
 use crate::options::ClusterOptions;
+use mw_testbed::cache::Lock;
+use mw_testbed::{Doing, Result, RunDir};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,7 @@ fn make(launch: &Launcher, path: &Path, root: &Path, report: fn(&str)) -> Result
         return Ok(());
     }
     report("preparing quick starts, once: a node is started and stopped");
-    let home = ClusterDir::temporary(root, "classes")?;
+    let home = RunDir::temporary(root, "classes")?;
     let written = home.dir.join("classes.jsa");
     let options = ClusterOptions { name: "classes".to_owned(), report: |_| {}, ..ClusterOptions::default() };
     let cluster =

@@ -1,18 +1,14 @@
 //! A cluster that ends with this process: its start, and the operations on the whole of it.
 
-use crate::cache::{self, Lock};
-use crate::error::Result;
 use crate::launch::Launcher;
 use crate::network::{self, ClaimedNetwork};
 use crate::node::{Node, NodeState};
 use crate::options::{ClusterOptions, plans};
 use crate::tls::{self, Certificates};
-use crate::watchdog::Watchdog;
 use crate::{CQL_PORT, archive, log};
-use std::fs;
+use mw_testbed::{Result, RunDir, Watchdog, cache};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -24,16 +20,8 @@ pub struct Cluster {
     watchdog: Watchdog,
     outlives_terminal: bool,
     /// Dropped after the watchdog: the directory is removed after the processes that write to it.
-    _home: ClusterDir,
+    _home: RunDir,
     _network: ClaimedNetwork,
-}
-
-/// The directory of a cluster.
-#[derive(Debug)]
-pub(crate) struct ClusterDir {
-    pub(crate) dir: PathBuf,
-    /// `None` if the directory is kept.
-    owner_lock: Option<Lock>,
 }
 
 impl Cluster {
@@ -42,15 +30,11 @@ impl Cluster {
     pub fn start(options: ClusterOptions) -> Result<Self> {
         options.check()?;
         let root = cache::root()?;
-        let home = ClusterDir::temporary(&root, &options.name)?;
+        let home = RunDir::temporary(&root, &options.name)?;
         Self::start_in(options, home, false)
     }
 
-    pub(crate) fn start_in(
-        options: ClusterOptions,
-        home: ClusterDir,
-        outlives_terminal: bool,
-    ) -> Result<Self> {
+    pub(crate) fn start_in(options: ClusterOptions, home: RunDir, outlives_terminal: bool) -> Result<Self> {
         let root = cache::root()?;
         let launch = Launcher::prepare(&root, options.report)?;
         let launch = archive::equip(launch, &root, options.report);
@@ -60,7 +44,7 @@ impl Cluster {
     pub(crate) fn start_on(
         launch: Launcher,
         options: ClusterOptions,
-        home: ClusterDir,
+        home: RunDir,
         outlives_terminal: bool,
     ) -> Result<Self> {
         let started = Instant::now();
@@ -233,43 +217,6 @@ impl Drop for Cluster {
         for node_state in &self.node_states {
             // The watchdog, dropped next, kills the nodes that this could not.
             let _ = node_state.kill();
-        }
-    }
-}
-
-impl ClusterDir {
-    /// A directory that is kept.
-    pub(crate) fn kept(dir: PathBuf) -> Self {
-        Self { dir, owner_lock: None }
-    }
-
-    /// A directory that is removed with this process. First removes those whose owners were killed.
-    pub(crate) fn temporary(root: &Path, name: &str) -> Result<Self> {
-        static CREATED: AtomicU32 = AtomicU32::new(0);
-        let runs = root.join("runs");
-        let _creation = Lock::take(&root.join("runs.lock"), || {})?;
-        sweep(&runs);
-        let number = CREATED.fetch_add(1, Ordering::Relaxed);
-        let dir = runs.join(format!("{name}-{}-{number}", std::process::id()));
-        cache::create_dir(&dir)?;
-        let owner_lock = Lock::try_take(&dir.join("owner.lock"))?;
-        Ok(Self { dir, owner_lock })
-    }
-}
-
-impl Drop for ClusterDir {
-    fn drop(&mut self) {
-        if self.owner_lock.is_some() {
-            let _ = cache::remove_dir(&self.dir);
-        }
-    }
-}
-
-/// Removes directories without an owner. One that cannot be removed now is left for the next run.
-fn sweep(runs: &Path) {
-    for dir in fs::read_dir(runs).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        if let Ok(Some(_unowned)) = Lock::try_take(&dir.join("owner.lock")) {
-            let _ = cache::remove_dir(&dir);
         }
     }
 }

@@ -2,14 +2,13 @@
 //! their directory.
 
 use crate::CQL_PORT;
-use crate::cache::{self, Lock};
-use crate::cluster::{Cluster, ClusterDir};
-use crate::error::{ClusterError, Doing, Result};
+use crate::cluster::Cluster;
 use crate::launch::Launcher;
 use crate::network::Network;
 use crate::node::STOP_TIMEOUT;
-use crate::options::{ClusterOptions, check_name};
-use crate::process::Process;
+use crate::options::ClusterOptions;
+use mw_testbed::cache::{self, Lock};
+use mw_testbed::{ClusterError, Doing, Process, Result, RunDir, check_name};
 use rustix::process::Signal;
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -94,7 +93,7 @@ impl DetachedCluster {
             None => cache::remove_dir(&dir)?,
         }
         cache::create_dir(&dir)?;
-        let cluster = Cluster::start_in(options, ClusterDir::kept(dir.clone()), true).or_else(|error| {
+        let cluster = Cluster::start_in(options, RunDir::kept(dir.clone()), true).or_else(|error| {
             if starts_empty {
                 cache::remove_dir(&dir)?;
             }

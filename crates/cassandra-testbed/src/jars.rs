@@ -1,9 +1,8 @@
 //! Cassandra's jars: fetched once with Maven, atomically, by one process at a time.
 
-use crate::cache::{self, Lock};
-use crate::error::{ClusterError, Doing, Result};
-use crate::watchdog::Watchdog;
 use crate::{CASSANDRA_VERSION, java};
+use mw_testbed::cache::{self, Lock};
+use mw_testbed::{ClusterError, Doing, Result, Watchdog};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const POM: &str = include_str!("../node/pom.xml");
+const JOLOKIA_POM: &str = include_str!("../node/jolokia.xml");
+const JOLOKIA_VERSION: &str = "2.6.0";
 const COPY_GOAL: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
 /// A line of progress for this many files.
@@ -75,6 +76,26 @@ impl Jars {
             )
         })
     }
+}
+
+/// The agent for JMX over HTTP, fetched now if it is missing.
+pub(crate) fn jolokia(root: &Path, report: fn(&str)) -> Result<PathBuf> {
+    let home = root.join(format!("jolokia-{JOLOKIA_VERSION}"));
+    if !home.exists() {
+        let _lock = Lock::take(&root.join("jolokia.lock"), || {
+            report("waiting for another process that fetches Jolokia");
+        })?;
+        if !home.exists() {
+            let part = root.join("jolokia.part");
+            cache::remove_dir(&part)?;
+            cache::create_dir(&part)?;
+            cache::write(&part.join("pom.xml"), JOLOKIA_POM)?;
+            report(&format!("fetching Jolokia {JOLOKIA_VERSION} with Maven, once"));
+            run_maven(&java::maven(report)?, &part, report)?;
+            fs::rename(&part, &home).at("create", &home)?;
+        }
+    }
+    Ok(home.join("lib").join(format!("jolokia-agent-jvm-{JOLOKIA_VERSION}-javaagent.jar")))
 }
 
 /// `home` exists only once it is complete.

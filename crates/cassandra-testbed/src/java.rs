@@ -1,7 +1,7 @@
 //! Finds Java and Maven, or installs them where that is possible; otherwise the error says how to install them.
 
-use crate::apt::{install, runs};
-use crate::error::{ClusterError, Result};
+use mw_testbed::apt::{install, runs};
+use mw_testbed::{ClusterError, Result};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};

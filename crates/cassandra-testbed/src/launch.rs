@@ -1,18 +1,14 @@
 //! Starts Java processes: a node with its configuration files, or nodetool.
 
 use crate::archive::Archive;
-use crate::cache;
-use crate::error::{ClusterError, Doing, Result};
-use crate::jars::Jars;
+use crate::jars::{self, Jars};
 use crate::java::{self, Java};
 use crate::node::{NodeState, Running};
 use crate::options::{ClusterOptions, Plan};
-use crate::process::Process;
 use crate::tls::Certificates;
-use crate::watchdog::Watchdog;
 use crate::{log, render};
+use mw_testbed::{ClusterError, Doing, Process, Result, Watchdog, cache, free_port};
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -76,7 +72,14 @@ impl Launcher {
         let log_from = log::length(&node_state.log_path());
         let output = node_state.output_path();
         let output = File::options().create(true).append(true).open(&output).at("open", &output)?;
+        // JMX listens on 127.0.0.1 whatever the node's address, so every node needs its own port.
         let jmx_port = free_port()?;
+        let jolokia = if options.jolokia {
+            let agent = jars::jolokia(&cache::root()?, options.report)?;
+            Some(render::jolokia_argument(&agent, node_state.plan.address))
+        } else {
+            None
+        };
         let mut command = if outlives_terminal {
             let mut command = Command::new("nohup");
             command.arg(&self.java.program);
@@ -87,6 +90,7 @@ impl Launcher {
         command
             .args(self.archive.arguments())
             .args(render::jvm_arguments(options, &node_state.dir, self.jars.jamm()?, jmx_port))
+            .args(jolokia)
             .args(["-cp", &self.jars.class_path(), DAEMON])
             .current_dir(&node_state.dir)
             .stdin(Stdio::null())
@@ -123,12 +127,4 @@ impl Launcher {
             output: text + &String::from_utf8_lossy(&output.stderr),
         })
     }
-}
-
-/// JMX listens on 127.0.0.1 whatever the node's address, so every node needs its own port.
-fn free_port() -> Result<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .doing(|| "find a free port".to_owned())
 }

@@ -2,8 +2,8 @@
 //! ones.
 
 use crate::CQL_PORT;
-use crate::cache::Lock;
-use crate::error::{ClusterError, Result};
+use mw_testbed::cache::Lock;
+use mw_testbed::{ClusterError, Result};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;

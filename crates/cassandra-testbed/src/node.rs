@@ -1,10 +1,9 @@
 //! A node: its process, and the operations on it while the cluster runs.
 
 use crate::cluster::Cluster;
-use crate::error::{ClusterError, Doing, Result};
 use crate::log;
 use crate::options::Plan;
-use crate::process::Process;
+use mw_testbed::{ClusterError, Doing, Process, Result};
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -67,7 +66,7 @@ impl NodeState {
 
     pub(crate) fn failed(&self, what: impl Into<String>) -> ClusterError {
         let log = log::tails(&[&self.output_path(), &self.log_path()]);
-        ClusterError::Node { node: self.plan.number, what: what.into(), log }
+        ClusterError::Node { node: self.plan.number.to_string(), what: what.into(), log }
     }
 
     /// Waits until `reached`; fails when the process ends or `deadline` has passed. `what` names what was awaited.

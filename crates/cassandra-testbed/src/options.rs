@@ -1,7 +1,7 @@
 //! The options of a cluster, and the plan of its nodes: address, data centre, tokens.
 
-use crate::error::{ClusterError, Result};
 use crate::network::Network;
+use mw_testbed::{ClusterError, Result, check_name};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ pub(crate) const TOKENS: usize = 16;
 const DC_SHIFT: i64 = 1000;
 
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each switches one thing of the cluster on or off")]
 pub struct ClusterOptions {
     /// The name of the cluster, and a part of its directory's name.
     pub name: String,
@@ -29,6 +30,8 @@ pub struct ClusterOptions {
     /// Clients must speak TLS; the authority to trust is [`crate::Cluster::ca_pem`].
     pub tls: bool,
     pub heap_mib: u32,
+    /// JMX over HTTP (Jolokia) at the address of each node and [`crate::JOLOKIA_PORT`], with [`crate::JOLOKIA_USER`].
+    pub jolokia: bool,
     /// Limits the JIT compiler: half the work at startup, less throughput later. For tests.
     pub quick: bool,
     /// Lines appended to cassandra.yaml; of a duplicate setting the last one counts.
@@ -49,6 +52,7 @@ impl Default for ClusterOptions {
             auth: false,
             tls: false,
             heap_mib: 640,
+            jolokia: false,
             quick: true,
             extra_yaml: Vec::new(),
             start_timeout: Duration::from_mins(3),
@@ -80,15 +84,6 @@ impl ClusterOptions {
     pub(crate) fn system_replicas(&self) -> usize {
         self.nodes.min(3)
     }
-}
-
-/// The name of a cluster is also the name of a directory.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !name.is_empty() && name.chars().all(plain) {
-        return Ok(());
-    }
-    Err(ClusterError::Options(format!("the name `{name}` is not made of letters, digits, `-` and `_`")))
 }
 
 /// The plan of one node.

@@ -2,7 +2,9 @@
 
 use crate::options::{ClusterOptions, Plan, TOKENS};
 use crate::tls::Keystore;
+use crate::{JOLOKIA_PASSWORD, JOLOKIA_PORT, JOLOKIA_USER};
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 pub(crate) const JVM_OPTIONS: &str = include_str!("../node/jvm17.options");
@@ -140,6 +142,15 @@ pub(crate) fn jvm_arguments(options: &ClusterOptions, dir: &Path, jamm: &Path, j
     }
     arguments.extend(JVM_OPTIONS.lines().map(str::to_owned));
     arguments
+}
+
+/// The argument of `java` that loads the agent for JMX over HTTP, on the address of the node alone and with a password.
+pub(crate) fn jolokia_argument(agent: &Path, address: Ipv4Addr) -> String {
+    let agent = agent.display();
+    format!(
+        "-javaagent:{agent}=host={address},port={JOLOKIA_PORT},user={JOLOKIA_USER},password={JOLOKIA_PASSWORD},\
+         discoveryEnabled=false"
+    )
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Certificates for a cluster: an authority of its own and one certificate for all its nodes, made with the keytool that
 //! comes with Java. Valid for the nodes' addresses and for nothing else.
 
-use crate::cache;
-use crate::error::{ClusterError, Doing, Result};
 use crate::java::Java;
 use crate::options::Plan;
+use mw_testbed::{ClusterError, Doing, Result, cache};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

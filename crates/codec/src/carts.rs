@@ -1,5 +1,7 @@
 //! Stored carts and their line changes.
 
+pub mod header;
+
 use mw_domain::{
     Cart, CartChange, CartId, CartLine, CartStatus, OrderId, Owner, ProductId, SessionId, Timestamp, UserId,
 };

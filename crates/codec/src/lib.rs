@@ -5,12 +5,14 @@
 //! holds a value of every released version; a test reads each. Every engine that stores bytes uses this format.
 
 pub mod carts;
+pub mod changes;
 pub mod export;
 pub mod idempotency;
 pub mod intents;
 pub mod orders;
 pub mod products;
 pub mod sessions;
+pub mod spool;
 pub mod stock;
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, RequestIdentity};
 use uuid::Uuid;
 
+use crate::carts::header::{self, Absorbed, CartHeader, OpenCart};
+use crate::changes::StoredChange;
 use crate::intents::close_reservation::CloseIntent;
 use crate::intents::login::LoginIntent;
 use crate::intents::merge::{MergeMarker, MergeSpec};
@@ -30,7 +32,8 @@ use crate::intents::product::{ListingKey, ProductIntent};
 use crate::intents::reserve::ReserveIntent;
 use crate::intents::status::StatusIntent;
 use crate::{
-    Damaged, Reader, VERSION, Writer, carts, export, idempotency, intents, orders, products, sessions, stock,
+    Damaged, Reader, VERSION, Writer, carts, changes, export, idempotency, intents, orders, products,
+    sessions, stock,
 };
 
 /// The bytes that version 1 wrote.
@@ -71,6 +74,22 @@ fn cart() -> Cart {
         expires_at: at(86_470_000),
         merged_into: Some(CartId::new(uuid(2))),
         order_id: None,
+    }
+}
+
+fn cart_header() -> CartHeader {
+    let active = Cart { status: CartStatus::Active, merged_into: None, ..cart() };
+    let absorbed = |number, cells: &[(&str, i64)]| Absorbed {
+        cart: (at(0), CartId::new(uuid(number))),
+        base: 1_790_000_000_000_063,
+        cells: cells.iter().map(|(name, stamp)| (product_id(name), *stamp)).collect(),
+    };
+    CartHeader {
+        open: Some(OpenCart { cart: active, base: 1_790_000_000_000_063 }),
+        last_version: 1_790_000_000_000_000,
+        claim: Some(uuid(3)),
+        absorbed: vec![absorbed(1, &[("case", 1_790_000_000_000_005), ("phone", 1)]), absorbed(2, &[])],
+        last_merge: Some(uuid(4)),
     }
 }
 
@@ -290,6 +309,9 @@ fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(carts::decode(&fixture("cart", &carts::encode(&cart()))), Ok(cart()));
     let bytes = fixture("cart_change", &carts::encode_change(&cart_change(), at(99)));
     assert_eq!(carts::decode_change(&bytes), Ok(cart_change()));
+    let bytes = fixture("cart_header", &header::encode(&cart_header()));
+    assert_eq!(header::decode(&bytes), Ok(cart_header()));
+    assert_eq!(header::decode(&header::encode(&CartHeader::default())), Ok(CartHeader::default()));
     assert_eq!(sessions::decode(&fixture("session", &sessions::encode(&session()))), Ok(session()));
     fixture("session_by_user", &sessions::encode_until(at(7)));
     assert_eq!(products::decode(&fixture("product", &products::encode(&product()))), Ok(product()));
@@ -304,6 +326,39 @@ fn every_noun_reads_back_from_its_fixture() {
     assert_eq!(orders::decode(&bytes), Ok((order(), events())));
     let sums = mw_domain::orders::SalesSums { orders: 3, units: 400, revenue: Money::from_minor(1 << 40) };
     assert_eq!(orders::decode_sums(&fixture("sales", &orders::encode_sums(sums))), Ok(sums));
+}
+
+fn every_change() -> Vec<StoredChange> {
+    vec![
+        StoredChange::Order { order_id: order().order_id, version: 300 },
+        StoredChange::Stock(zone_stock()),
+        StoredChange::ProductPut(product()),
+        StoredChange::ProductDeleted(product_id("phone"), at(5)),
+        StoredChange::Cart(cart()),
+        StoredChange::CartClosed(cart()),
+        StoredChange::Session(session()),
+        StoredChange::SessionEnded(session().session_id, at(-5)),
+    ]
+}
+
+#[test]
+fn a_row_of_changes_reads_back_from_its_fixture() {
+    let mut encoded = Vec::new();
+    let mut ends = vec![0];
+    for change in every_change() {
+        changes::append(&mut encoded, change.as_ref());
+        ends.push(encoded.len());
+    }
+    let row = fixture("changes", &changes::encode(&encoded));
+    assert_eq!(changes::decode(&row), Ok(every_change()));
+    assert_eq!(changes::decode(&changes::encode(&[])), Ok(Vec::new()));
+    for len in 0..encoded.len() {
+        let read = changes::decode(&changes::encode(&encoded[..len]));
+        match ends.iter().position(|end| *end == len) {
+            Some(count) => assert_eq!(read, Ok(every_change()[..count].to_vec())),
+            None => assert_eq!(read, Err(Damaged("changes")), "{len}"),
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Carts: lines, status, and merging a guest's cart into a user's.
 //!
-//! Lines are sorted by product id, one per product. Every change increments the version and moves the expiry; a missing
-//! cart has version 0.
+//! Lines are sorted by product id, one per product. Every change makes the version grow and moves the expiry; a missing cart has
+//! version 0. The versions of an owner's next cart are above those of the carts before it.
 
 use crate::ids::{CartId, OrderId, ProductId, SessionId, UserId};
 use crate::limits::{LINES_MAX, QUANTITY_MAX};
@@ -48,14 +48,14 @@ impl CartStatus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CartLine {
     pub product_id: ProductId,
     pub quantity: u32,
     pub updated_at: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cart {
     pub cart_id: CartId,
     pub owner: Owner,
@@ -131,13 +131,15 @@ pub struct MergeChange {
 pub struct CartTooLarge;
 
 impl Cart {
-    /// A new, empty, active cart at version 0. It is stored with its first change.
-    pub fn open(cart_id: CartId, owner: Owner, now: Timestamp) -> Self {
+    /// A new, empty, active cart. It is stored with its first change. `last_version` is the newest version of the owner's earlier
+    /// carts that is known, or 0. Those that are forgotten expired long ago: the time alone puts the new versions above theirs.
+    pub fn open(cart_id: CartId, owner: Owner, now: Timestamp, last_version: u64) -> Self {
+        let now_micros = u64::try_from(now.as_millis()).unwrap_or(0).saturating_mul(1_000);
         Self {
             cart_id,
             owner,
             status: CartStatus::Active,
-            version: 0,
+            version: last_version.max(now_micros),
             lines: Vec::new(),
             created_at: now,
             updated_at: now,
@@ -327,7 +329,7 @@ mod tests {
             "user" => Owner::User(UserId::parse("u").unwrap()),
             _ => Owner::Session(SessionId::parse("s").unwrap()),
         };
-        let mut cart = Cart::open(CartId::new(Uuid::from_u128(kind.len() as u128)), owner, at(0));
+        let mut cart = Cart::open(CartId::new(Uuid::from_u128(kind.len() as u128)), owner, at(0), 0);
         for (order, (name, quantity)) in lines.iter().enumerate() {
             cart.set_line(product(name), *quantity, at(i64::try_from(order).unwrap()), &LIFETIME).unwrap();
         }
@@ -346,6 +348,21 @@ mod tests {
         assert!(cart.remove_line(&product("a"), at(9), &LIFETIME));
         assert!(!cart.remove_line(&product("a"), at(10), &LIFETIME));
         assert_eq!((cart.version, cart.updated_at, cart.expires_at), (4, at(9), at(1_009)));
+    }
+
+    #[test]
+    fn versions_of_the_next_cart_are_above_those_of_the_last() {
+        let owner = Owner::User(UserId::parse("u").unwrap());
+        let id = CartId::new(Uuid::nil());
+        for (now_ms, last_version, first) in
+            [(0, 0, 1), (0, 7, 8), (2, 7, 2_001), (2, 2_000, 2_001), (-5, 0, 1)]
+        {
+            let mut cart = Cart::open(id, owner.clone(), at(now_ms), last_version);
+            cart.set_line(product("a"), 1, at(now_ms), &LIFETIME).unwrap();
+            assert_eq!(cart.version, first, "{now_ms} ms, {last_version}");
+        }
+        let latest = Cart::open(id, owner, Timestamp::from_millis(7_258_118_400_000), 0);
+        assert!(latest.version < 1 << 53, "a number in JSON until the year 2200");
     }
 
     #[test]

@@ -30,6 +30,21 @@ impl Lane {
     }
 }
 
+/// Other ids that a process may use instead of one that it made, in other partitions.
+const LANES_TO_CHOOSE: u16 = 64;
+
+/// The id in its own lane, then in others: where the partition of one is not available, the process takes the next. The ids that
+/// it makes in one slot go to the same lanes.
+pub fn other_lanes(id: Uuid) -> impl Iterator<Item = Uuid> {
+    let Lane(own) = Lane::of(id);
+    (0..LANES_TO_CHOOSE).map(move |next| Lane(own.wrapping_add(next)).stamp(id))
+}
+
+/// The id with other random bits, in the same lane and of the same time. The salt 0 leaves it as it is.
+pub fn salted(id: Uuid, salt: u16) -> Uuid {
+    Uuid::from_u128(id.as_u128() ^ u128::from(salt) << LANE_BITS)
+}
+
 /// The partition of an id: its lane and a slot of `2^slot_bits` milliseconds, if it is a version 7 UUID, or else a hash
 /// of all its bits. Different lanes and slots have different numbers, spread over all of `i64`. The mapping never
 /// changes.
@@ -79,6 +94,21 @@ mod tests {
         let stamped = Lane(0xbeef).stamp(before);
         assert_eq!((stamped.get_version_num(), Lane::of(stamped)), (7, Lane(0xbeef)));
         assert_eq!(stamped.as_u128() >> 16, before.as_u128() >> 16);
+    }
+
+    #[test]
+    fn an_id_can_be_exchanged_for_others_of_the_same_time() {
+        let own = id(1_790_000_000_123, 0xffff, 99);
+        let lanes: Vec<Uuid> = other_lanes(own).collect();
+        assert_eq!(lanes.first(), Some(&own), "its own lane comes first");
+        let partitions: HashSet<i64> = lanes.iter().map(|id| time_bucket(*id, 8)).collect();
+        assert_eq!(partitions.len(), lanes.len());
+        let salts: HashSet<Uuid> = (0..64).map(|salt| salted(own, salt)).collect();
+        assert!(salts.len() == 64 && salts.contains(&own));
+        assert!(salts.iter().all(|id| time_bucket(*id, 8) == time_bucket(own, 8)), "the same partition");
+        for other in lanes.iter().chain(&salts) {
+            assert_eq!((other.get_version_num(), other.as_u128() >> 80), (7, own.as_u128() >> 80));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use mw_shop::Shop;
+use mw_shop::operations::Operations;
 use prometheus::{IntGauge, Registry};
 
 use crate::app::{App, Parts};
@@ -31,6 +32,17 @@ impl Api {
         tokens: &Tokens,
         registry: Registry,
     ) -> Result<Self, prometheus::Error> {
+        Self::with_operations(shop, settings, tokens, registry, None)
+    }
+
+    /// The same, with the routes below `/v1/operations` that see and steer storage.
+    pub fn with_operations(
+        shop: Shop,
+        settings: &ServerSettings,
+        tokens: &Tokens,
+        registry: Registry,
+        operations: Option<Operations>,
+    ) -> Result<Self, prometheus::Error> {
         let metrics = Metrics::new(registry)?;
         metrics.add(shop.collectors())?;
         let stack = Arc::new(MiddlewareStack::new(settings, tokens, metrics.clone()));
@@ -41,7 +53,9 @@ impl Api {
         };
         let encoded_products = EncodedProducts::new(shop.currency());
         let docs = Docs::new(&table);
-        let app = App::new(Parts { shop, body_limits, stack: Arc::clone(&stack), docs, encoded_products });
+        let parts =
+            Parts { shop, body_limits, stack: Arc::clone(&stack), docs, encoded_products, operations };
+        let app = App::new(parts);
         Ok(Self { router: router.with_state(app), metrics, stack })
     }
 
@@ -53,6 +67,11 @@ impl Api {
     /// The routes as a service, for tests and for embedding.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// Ends streams of the change feed, for a shutdown.
+    pub(crate) fn stop_streams(&self) {
+        self.stack.stop();
     }
 
     pub(crate) fn connections(&self) -> IntGauge {

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mw_shop::Shop;
+use mw_shop::operations::Operations;
 
 use crate::docs::Docs;
 use crate::encoded_products::EncodedProducts;
@@ -20,6 +21,8 @@ pub(crate) struct Parts {
     pub(crate) stack: Arc<MiddlewareStack>,
     pub(crate) docs: Docs,
     pub(crate) encoded_products: EncodedProducts,
+    /// `None` where the shop is served without its operations, as in tests.
+    pub(crate) operations: Option<Operations>,
 }
 
 impl App {

@@ -39,6 +39,20 @@ impl Callers {
         self.known.is_empty()
     }
 
+    /// The name of the caller's token for the audit log: its role, and a part of its digest, which tells tokens of one role apart.
+    pub(crate) fn token_name(&self, headers: &HeaderMap) -> String {
+        if self.is_open() {
+            return "local".to_owned();
+        }
+        self.identify(headers).map_or_else(
+            |_| String::new(),
+            |caller| {
+                let digest = caller.digest.iter().take(4).map(|byte| format!("{byte:02x}"));
+                format!("{}-{}", caller.role.name(), digest.collect::<String>())
+            },
+        )
+    }
+
     /// Admits a caller whose role includes this one, and counts the request against its rate limit. Returns the caller's role.
     pub(crate) fn admit(&self, headers: &HeaderMap, role: Role, is_read: bool) -> Result<Role, Problem> {
         if self.is_open() {

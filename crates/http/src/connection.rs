@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tower::Service as _;
 
+use crate::extract::PeerAddress;
 use crate::malformed_head;
 use crate::settings::ServerSettings;
 use crate::unread_body::{self, RequestBody, UnreadBody};
@@ -311,6 +313,7 @@ impl<IO: AsyncRead + AsyncWrite> AsyncWrite for Watched<IO> {
 pub(crate) struct ConnectionService {
     pub(crate) router: axum::Router,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
@@ -320,7 +323,11 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let open = self.activity.begin();
-        let request = RequestBody::of(request, &self.activity);
+        let mut request = RequestBody::of(request, &self.activity);
+        // Only operators are recorded with their address; no other request pays for it.
+        if let (Some(peer), true) = (self.peer, request.uri().path().starts_with("/v1/operations")) {
+            request.extensions_mut().insert(PeerAddress(peer));
+        }
         ResponseFuture {
             future: self.router.clone().call(request.map(Body::new)),
             open: Some(open),

@@ -14,8 +14,8 @@ use utoipa_swagger_ui::Config;
 
 pub(crate) use document::{RouteDoc, document};
 pub(crate) use params::{
-    CategoryParams, FreshParam, IdempotencyKey, IdleParam, IfMatchVersion, OrdersParams, PageParams,
-    PeriodParams, RequiredIdempotencyKey, SalesParams,
+    CategoryParams, ChangesParams, FreshParam, IdempotencyKey, IdleParam, IfMatchVersion, LastEventId,
+    OrdersParams, PageParams, PeriodParams, RequiredIdempotencyKey, SalesParams,
 };
 
 /// The content of `/openapi.json` and `/docs`.

@@ -49,6 +49,7 @@ codes! {
     SessionNotFound 404 "session_not_found" "There is no such session",
     StockNotFound 404 "stock_not_found" "The product has no stock in this zone",
     MethodNotAllowed 405 "method_not_allowed" "The route does not have this method",
+    CursorExpired 410 "cursor_expired" "Changes after the cursor are no longer kept",
     OutOfStock 409 "out_of_stock" "Not enough units are available",
     PriceChanged 409 "price_changed" "The total differs from the expected one",
     CartEmpty 409 "cart_empty" "There is no active cart with lines",

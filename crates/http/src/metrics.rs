@@ -25,6 +25,8 @@ pub struct Metrics {
     pub(crate) in_flight: IntGauge,
     pub(crate) connections: IntGauge,
     pub(crate) clock_jump: IntGauge,
+    pub(crate) feed_streams: IntGauge,
+    pub(crate) feed_lag: IntGauge,
     pub(crate) shed: IntCounter,
     pub(crate) panics: IntCounter,
 }
@@ -49,9 +51,17 @@ impl Metrics {
                 "mw_clock_jump_seconds",
                 "How far the wall clock jumped against the monotonic one; background expiry does not follow it",
             )?,
+            feed_streams: IntGauge::new(
+                "mw_feed_streams",
+                "Open streams of the change feed and requests that wait for changes",
+            )?,
+            feed_lag: IntGauge::new(
+                "mw_feed_lag_seconds",
+                "Age of the last change sent on the stream of the change feed that is furthest behind; 0 where all have caught up",
+            )?,
             shed: IntCounter::new(
                 "mw_http_requests_shed_total",
-                "Requests refused with 503 because server.max_in_flight was reached",
+                "Requests refused with 503 because server.max_in_flight or server.max_streams was reached",
             )?,
             panics: IntCounter::new("mw_http_panics_total", "Requests whose handler panicked")?,
             registry,
@@ -61,6 +71,8 @@ impl Metrics {
         metrics.registry.register(Box::new(metrics.in_flight.clone()))?;
         metrics.registry.register(Box::new(metrics.connections.clone()))?;
         metrics.registry.register(Box::new(metrics.clock_jump.clone()))?;
+        metrics.registry.register(Box::new(metrics.feed_streams.clone()))?;
+        metrics.registry.register(Box::new(metrics.feed_lag.clone()))?;
         metrics.registry.register(Box::new(metrics.shed.clone()))?;
         metrics.registry.register(Box::new(metrics.panics.clone()))?;
         Ok(metrics)

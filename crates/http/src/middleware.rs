@@ -1,6 +1,6 @@
 //! The middleware stack on one page: [`WithMiddleware::serve`] is the whole path of a request around its handler.
 //!
-//! In order: request id, host and origin, in-flight limit, token and role, query check, request timeout, caught panic, masking for
+//! In order: request id, host and origin, limit of requests or streams, token and role, query check, request timeout, caught panic, masking for
 //! auditors, problem body, compression, route metrics, log, common headers. It is one function instead of nested layers, because every route pays for it.
 
 use std::future::Future;
@@ -20,10 +20,13 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
 use mw_store::request::{self, RequestLabel, RequestObserver};
+use tokio::sync::watch;
 
 use crate::auth::Callers;
 use crate::compression::{self, Encoding};
 use crate::error::{Code, Problem};
+use crate::extract::TokenName;
+use crate::feed_lag::FeedLag;
 use crate::local_site;
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::personal_data::Pseudonyms;
@@ -39,6 +42,8 @@ pub(crate) enum RouteKind {
     Write,
     /// Responds while it still reads the body: each chunk has a timeout, the whole has none.
     Stream,
+    /// Waits for changes or streams them: it counts as a stream and not as a request in flight, and has its own timeouts.
+    Feed,
     /// Reports on the service itself: never shed, without a timeout.
     Probe,
 }
@@ -64,6 +69,11 @@ pub(crate) struct MiddlewareStack {
     metrics: Metrics,
     in_flight: AtomicUsize,
     max_in_flight: usize,
+    streams: AtomicUsize,
+    max_streams: usize,
+    feed_lag: FeedLag,
+    /// Whether the server stops, which ends streams.
+    stopping: watch::Sender<bool>,
     request_timeout: Duration,
     started: Instant,
     shed_logged_s: AtomicU64,
@@ -78,6 +88,10 @@ impl MiddlewareStack {
             metrics,
             in_flight: AtomicUsize::new(0),
             max_in_flight: settings.max_in_flight,
+            streams: AtomicUsize::new(0),
+            max_streams: settings.max_streams,
+            feed_lag: FeedLag::default(),
+            stopping: watch::Sender::new(false),
             request_timeout: settings.request_timeout,
             started: Instant::now(),
             shed_logged_s: AtomicU64::new(0),
@@ -91,20 +105,27 @@ impl MiddlewareStack {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
-    fn admit(self: &Arc<Self>, route: &Route, request: &Request) -> Result<Admission, Problem> {
+    fn admit(self: &Arc<Self>, route: &Route, request: &mut Request) -> Result<Admission, Problem> {
         let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
         if access.callers.is_open() {
             local_site::check(request.uri(), request.headers())?;
         }
         let permit = match route.kind {
             RouteKind::Probe => None,
-            RouteKind::Read | RouteKind::Write | RouteKind::Stream => Some(self.acquire_permit()?),
+            RouteKind::Feed => Some(self.acquire_permit(Limit::Streams)?),
+            RouteKind::Read | RouteKind::Write | RouteKind::Stream => {
+                Some(self.acquire_permit(Limit::InFlight)?)
+            }
         };
         let is_read = matches!(route.kind, RouteKind::Read | RouteKind::Probe);
         let role = match route.role {
             Some(role) => Some(access.callers.admit(request.headers(), role, is_read)?),
             None => None,
         };
+        if route.role == Some(Role::Operator) && route.kind == RouteKind::Write {
+            let name = TokenName(access.callers.token_name(request.headers()));
+            request.extensions_mut().insert(name);
+        }
         let masked = (role == Some(Role::Auditor)).then(|| Arc::clone(&access));
         match request.uri().query() {
             Some(query) if !query.is_empty() && !route.takes_query => Err(no_query(query)),
@@ -112,15 +133,45 @@ impl MiddlewareStack {
         }
     }
 
-    fn acquire_permit(self: &Arc<Self>) -> Result<InFlightPermit, Problem> {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+    fn acquire_permit(self: &Arc<Self>, limit: Limit) -> Result<Permit, Problem> {
+        let (count, max) = self.count(limit);
+        let before = count.fetch_add(1, Ordering::Relaxed);
         // Dropping the permit takes the request off the count, also where it is refused.
-        let permit = InFlightPermit(Arc::clone(self));
-        if before < self.max_in_flight {
+        let permit = Permit { stack: Arc::clone(self), limit };
+        if before < max {
             return Ok(permit);
         }
         self.metrics.shed.inc();
-        Err(Problem::new(Code::Overloaded, "too many requests are in flight; send this one again later"))
+        let detail = match limit {
+            Limit::InFlight => "too many requests are in flight; send this one again later",
+            Limit::Streams => "too many streams of the change feed are open; send this request again later",
+        };
+        Err(Problem::new(Code::Overloaded, detail))
+    }
+
+    const fn count(&self, limit: Limit) -> (&AtomicUsize, usize) {
+        match limit {
+            Limit::InFlight => (&self.in_flight, self.max_in_flight),
+            Limit::Streams => (&self.streams, self.max_streams),
+        }
+    }
+
+    pub(crate) const fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    pub(crate) const fn feed_lag(&self) -> &FeedLag {
+        &self.feed_lag
+    }
+
+    /// Becomes true when the server stops.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Ends streams and waiting requests of the change feed.
+    pub(crate) fn stop(&self) {
+        self.stopping.send_replace(true);
     }
 
     /// At most one log line a second: a log that grows with the overload makes it worse.
@@ -133,6 +184,9 @@ impl MiddlewareStack {
         self.metrics.clock_jump.set(clock_jump_seconds);
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         self.metrics.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
+        let streams = self.streams.load(Ordering::Relaxed);
+        self.metrics.feed_streams.set(i64::try_from(streams).unwrap_or(i64::MAX));
+        self.metrics.feed_lag.set(self.feed_lag.largest_seconds());
         self.metrics.encode()
     }
 }
@@ -140,7 +194,7 @@ impl MiddlewareStack {
 /// A request that may be served.
 #[derive(Debug)]
 struct Admission {
-    permit: Option<InFlightPermit>,
+    permit: Option<Permit>,
     /// Set where the caller must not see personal data.
     masked: Option<Arc<Access>>,
 }
@@ -158,13 +212,24 @@ impl Access {
     }
 }
 
-/// Counts a request as in flight; a stream keeps it until its last byte.
-#[derive(Debug)]
-struct InFlightPermit(Arc<MiddlewareStack>);
+/// What a request counts against.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    InFlight,
+    /// Streams of the change feed last for days, and must not take the place of requests.
+    Streams,
+}
 
-impl Drop for InFlightPermit {
+/// Counts a request against a limit; a stream keeps it until its last byte.
+#[derive(Debug)]
+struct Permit {
+    stack: Arc<MiddlewareStack>,
+    limit: Limit,
+}
+
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.stack.count(self.limit).0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -190,7 +255,7 @@ where
 }
 
 impl<H> WithMiddleware<H> {
-    async fn serve<T, S>(self, request: Request, state: S) -> Response
+    async fn serve<T, S>(self, mut request: Request, state: S) -> Response
     where
         H: Handler<T, S>,
         S: Send + 'static,
@@ -200,7 +265,7 @@ impl<H> WithMiddleware<H> {
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
         let encoding = Encoding::accepted(request.headers());
-        let mut response = match stack.admit(&route, &request) {
+        let mut response = match stack.admit(&route, &mut request) {
             Ok(Admission { permit, masked }) => {
                 let handled = async { handler.call(request, state).await };
                 // Only an observer needs to know which request a statement belongs to.
@@ -215,7 +280,7 @@ impl<H> WithMiddleware<H> {
                     RouteKind::Read | RouteKind::Write => {
                         tokio::time::timeout(stack.request_timeout, handled).await
                     }
-                    RouteKind::Stream | RouteKind::Probe => Ok(handled.await),
+                    RouteKind::Stream | RouteKind::Feed | RouteKind::Probe => Ok(handled.await),
                 };
                 let response = match response {
                     Ok(Ok(response)) => response,
@@ -273,16 +338,16 @@ fn timed_out(kind: RouteKind) -> Problem {
             "the request timed out and the change may have been made; repeat it with the same Idempotency-Key, \
              or read what is stored",
         ),
-        RouteKind::Read | RouteKind::Stream | RouteKind::Probe => {
+        RouteKind::Read | RouteKind::Stream | RouteKind::Feed | RouteKind::Probe => {
             Problem::new(Code::StoreUnavailable, "the request timed out; send it again later")
         }
     }
 }
 
 /// A stream is in flight until its body ends; any other request only until its handler returns.
-fn attach_permit(permit: Option<InFlightPermit>, kind: RouteKind, response: Response) -> Response {
+fn attach_permit(permit: Option<Permit>, kind: RouteKind, response: Response) -> Response {
     match permit {
-        Some(permit) if kind == RouteKind::Stream => {
+        Some(permit) if matches!(kind, RouteKind::Stream | RouteKind::Feed) => {
             response.map(|body| Body::new(BodyWithPermit { body, _permit: permit }))
         }
         _ => response,
@@ -293,7 +358,7 @@ pin_project_lite::pin_project! {
     struct BodyWithPermit {
         #[pin]
         body: Body,
-        _permit: InFlightPermit,
+        _permit: Permit,
     }
 }
 
@@ -306,6 +371,15 @@ impl http_body::Body for BodyWithPermit {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
         self.project().body.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    /// A whole body keeps its length, and is compressed.
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }
 

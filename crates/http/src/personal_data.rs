@@ -91,8 +91,14 @@ impl Pseudonyms {
             (Some(Value::String(kind)), Some(Value::String(_))) => Some(kind.clone()),
             _ => None,
         };
+        // The key of a partition: its table says whose id it is.
+        let key_kind = match members.get("table") {
+            Some(Value::String(table)) => kind_of_keys(table),
+            _ => None,
+        };
         for (name, value) in members.iter_mut() {
             let kind = match name.as_str() {
+                "key" => key_kind,
                 "user_id" => Some("user"),
                 "session_id" => Some("session"),
                 "id" => owner_kind.as_deref(),
@@ -104,6 +110,17 @@ impl Pseudonyms {
                 _ => self.mask_value(value),
             }
         }
+    }
+}
+
+/// Whose ids the keys of a table's partitions are; `None` where they are no personal data. The ids of carts are those of users
+/// and of sessions, and are masked as one kind.
+fn kind_of_keys(table: &str) -> Option<&'static str> {
+    match table {
+        "sessions_by_id" | "sessions" => Some("session"),
+        "orders_by_customer" | "orders_by_user" | "sessions_by_user" => Some("user"),
+        table if table.contains("cart") => Some("user"),
+        _ => None,
     }
 }
 

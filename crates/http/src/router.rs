@@ -13,7 +13,8 @@ use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
 use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
 use crate::routes::{
-    backup, carts, export, import, operations, orders, products, reports, reservations, sessions, stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
+    sessions, stock,
 };
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
@@ -77,10 +78,16 @@ impl RouteTable<'_> {
             .post("/v1/users/{user_id}/orders/{order_id}/cancel", Storefront, orders::cancel)
             .query("/v1/reports/sales", Backoffice, reports::sales)
             .query("/v1/reports/abandoned-carts", Backoffice, reports::abandoned_carts)
+            .feed("/v1/changes", Backoffice, changes::read)
     }
 
     fn service(self) -> Self {
-        self.probe("/healthz", None, operations::health)
+        self.query("/v1/operations/partitions", Operator, partitions::list)
+            .query("/v1/operations/partitions/plans", Operator, partitions::plans)
+            .post("/v1/operations/partitions/plans", Operator, partitions::set_plan)
+            .post("/v1/operations/partitions/plans/end", Operator, partitions::end_plan)
+            .query("/v1/operations/audit", Operator, partitions::audit)
+            .probe("/healthz", None, operations::health)
             .probe("/readyz", None, operations::ready)
             .probe("/metrics", Some(Operator), operations::metrics)
             .download("/v1/operations/export", Operator, export::export)
@@ -147,6 +154,11 @@ impl<'a> RouteTable<'a> {
     /// A GET of an operator that may take long.
     fn report<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
         self.add(Method::GET, path, Some(role), RouteKind::Probe, false, handler)
+    }
+
+    /// A GET that may wait or stream.
+    fn feed<H: Handler<T, App>, T: 'static>(self, path: &'static str, role: Role, handler: H) -> Self {
+        self.add(Method::GET, path, Some(role), RouteKind::Feed, true, handler)
     }
 
     /// A GET about the service itself; without a role it needs no token.

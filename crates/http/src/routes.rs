@@ -2,10 +2,12 @@
 
 pub(crate) mod backup;
 pub(crate) mod carts;
+pub(crate) mod changes;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod operations;
 pub(crate) mod orders;
+pub(crate) mod partitions;
 pub(crate) mod products;
 pub(crate) mod reports;
 pub(crate) mod reservations;

@@ -1,7 +1,7 @@
 //! The accept loop: plain or TLS, HTTP/1.1 or HTTP/2, within limits, until shutdown.
 //!
 //! Too many connections, no free file descriptors, a client that hangs in its handshake: none of these stops the loop.
-//! On shutdown no connection and no request is accepted any more, and the requests in flight get their response.
+//! On shutdown no connection and no request is accepted any more, the requests in flight get their response, and streams end.
 
 use std::future::Future;
 use std::io;
@@ -145,6 +145,8 @@ impl Server {
         let Self { listener, shared, permits, connections_max, mode, .. } = self;
         drop(listener);
         mode.send_replace(Mode::Stopping);
+        // A stream has no end of its own; its client goes on elsewhere.
+        shared.api.stop_streams();
         let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
         let finished = timeout(shared.settings.shutdown_grace, permits.acquire_many(all)).await.is_ok();
         mode.send_replace(Mode::Stopped);
@@ -222,13 +224,14 @@ impl Shared {
     ) {
         // A response is written whole; waiting for more to send would only delay it.
         let _ = stream.set_nodelay(true);
+        let peer = stream.peer_addr().ok();
         let connections = self.api.connections();
         connections.inc();
         let tls = self.tls.as_ref().map(|tls| tls.read().unwrap_or_else(PoisonError::into_inner).clone());
         match tls {
-            None => self.drive(stream, mode).await,
+            None => self.drive(stream, peer, mode).await,
             Some(tls) => match timeout(self.settings.header_timeout, tls.accept(stream)).await {
-                Ok(Ok(stream)) => self.drive(stream, mode).await,
+                Ok(Ok(stream)) => self.drive(stream, peer, mode).await,
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
                 Err(_elapsed) => tracing::debug!("TLS handshake: timed out"),
             },
@@ -236,13 +239,13 @@ impl Shared {
         connections.dec();
     }
 
-    async fn drive<IO>(&self, io: IO, mut mode: watch::Receiver<Mode>)
+    async fn drive<IO>(&self, io: IO, peer: Option<SocketAddr>, mut mode: watch::Receiver<Mode>)
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let activity = Arc::new(Activity::default());
         let mut watchdog = Watchdog::new(Arc::clone(&activity), &self.settings);
-        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity) };
+        let service = ConnectionService { router: self.api.router(), activity: Arc::clone(&activity), peer };
         let io = TokioIo::new(Watched::new(io, activity));
         let mut connection = pin!(self.protocol.serve_connection(io, service));
         let mut tick = pin!(tokio::time::sleep(watchdog.interval()));

@@ -13,6 +13,8 @@ use mw_store::request::RequestObserver;
 pub struct ServerSettings {
     /// Requests in flight; one more is 503 `overloaded` at once.
     pub max_in_flight: usize,
+    /// Streams of the change feed and requests that wait for changes; one more is 503 `overloaded` at once.
+    pub max_streams: usize,
     /// Open connections; one more is refused with 503 and closed.
     pub max_connections: usize,
     /// Bytes of a JSON body, and of one line of an NDJSON body.
@@ -41,6 +43,7 @@ impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             max_in_flight: 4_096,
+            max_streams: 256,
             max_connections: 10_000,
             body_limit_bytes: 1024 * 1024,
             header_limit_bytes: 32 * 1024,

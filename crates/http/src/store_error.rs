@@ -49,6 +49,10 @@ fn refused(refusal: &Refusal, currency: Currency) -> Problem {
     let plain = |code| Problem::new(code, refusal.to_string());
     match refusal {
         Refusal::InvalidCursor => plain(Code::InvalidCursor),
+        Refusal::CursorExpired => Problem::new(
+            Code::CursorExpired,
+            "changes after the cursor are no longer kept; read everything anew, then start with after=now",
+        ),
         Refusal::InvalidField { field, detail } => Problem::field(field, detail),
         Refusal::ProductNotFound(product_id) => {
             plain(Code::ProductNotFound).with("product_id", product_id.as_str())

@@ -5,10 +5,12 @@
 
 pub(crate) mod backup;
 pub(crate) mod carts;
+pub(crate) mod changes;
 pub(crate) mod deserialize;
 pub(crate) mod json;
 pub(crate) mod list;
 pub(crate) mod orders;
+pub(crate) mod partitions;
 pub(crate) mod products;
 pub(crate) mod scalars;
 pub(crate) mod schema;

@@ -8,11 +8,14 @@ mod config;
 mod export;
 mod import;
 mod lab;
+mod nodes;
 mod partitions;
 mod policy;
+mod repair;
 mod restore;
 mod schema;
 mod serve;
+mod shards;
 mod stock;
 mod verify;
 
@@ -32,6 +35,7 @@ use crate::terminal;
         mw serve                        serve ./data on 127.0.0.1:8080\n  \
         mw serve --demo                 the same, with a sample catalogue to try things on\n  \
         mw serve --store cassandra      the same shop on a cluster, after `mw schema apply`\n  \
+        mw serve --store mongodb        the same shop on MongoDB\n  \
         mw export --output shop.ndjson  write everything that is stored to a file\n\n\
         `mw <COMMAND> --help` says more about each."
 )]
@@ -48,6 +52,9 @@ enum Command {
     Policy(policy::Args),
     Partitions(partitions::Args),
     Cluster(cluster::Args),
+    Shards(Box<shards::Args>),
+    Nodes(nodes::Args),
+    Repair(repair::Args),
     Stock(stock::Args),
     Export(export::Args),
     Import(import::Args),
@@ -70,6 +77,9 @@ impl Cli {
             Command::Policy(args) => policy::run(&args),
             Command::Partitions(args) => partitions::run(&args),
             Command::Cluster(args) => cluster::run(&args),
+            Command::Shards(args) => shards::run(&args),
+            Command::Nodes(args) => nodes::run(&args),
+            Command::Repair(args) => return repair::run(&args),
             Command::Stock(args) => return stock::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Import(args) => import::run(&args),

@@ -8,6 +8,8 @@ mod error;
 mod keys;
 mod kind;
 mod layers;
+mod mongodb;
+mod operate;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -21,10 +23,13 @@ use mw_domain::Currency;
 use mw_domain::carts::CartLifetime;
 use mw_domain::sessions::SessionLifetime;
 use mw_http::{ServerSettings, TlsFiles, Tokens};
+use mw_store::changes::FeedSettings;
+use mw_store::partitions::PartitionReports;
 
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
 pub(crate) use layers::{Settings, Sources};
+pub(crate) use operate::OperateConfig;
 pub(crate) use show::show;
 
 use error::{Origin, Problem};
@@ -41,9 +46,12 @@ pub(crate) struct Config {
     pub(crate) engine: Engine,
     pub(crate) embedded: EmbeddedConfig,
     pub(crate) cassandra: mw_store_cassandra::Options,
+    pub(crate) mongodb: mw_store_mongodb::Options,
     /// Where `serve` on Cassandra writes its trace.
     pub(crate) trace: Option<PathBuf>,
+    pub(crate) operate: OperateConfig,
     pub(crate) shop: mw_shop::Settings,
+    pub(crate) feed: FeedSettings,
 }
 
 /// The storage engine.
@@ -51,6 +59,7 @@ pub(crate) struct Config {
 pub(crate) enum Engine {
     Embedded,
     Cassandra,
+    Mongodb,
 }
 
 #[derive(Debug)]
@@ -71,6 +80,8 @@ pub(crate) struct EmbeddedConfig {
     pub(crate) archive: Option<PathBuf>,
     /// The only directory below which a running shop writes backups.
     pub(crate) backups: Option<PathBuf>,
+    /// Where accesses of partitions are counted.
+    pub(crate) partitions: PartitionReports,
 }
 
 impl Config {
@@ -94,9 +105,15 @@ impl Config {
             engine: settings.read("store.engine", engine)?,
             embedded: embedded(settings)?,
             cassandra: cassandra::read(settings)?,
+            mongodb: mongodb::read(settings)?,
             trace: settings
                 .read_if_set("store.cassandra.trace", |value| kind::text(value).map(PathBuf::from))?,
+            operate: operate::read(settings)?,
             shop: shop(settings)?,
+            feed: FeedSettings {
+                topics: settings.read("feed.topics", kind::topics)?,
+                retention_ms: settings.read("feed.retention", millis)?,
+            },
         })
     }
 
@@ -130,7 +147,11 @@ impl Config {
 }
 
 fn engine(value: &toml::Value) -> Result<Engine, String> {
-    Ok(if kind::text(value)? == "cassandra" { Engine::Cassandra } else { Engine::Embedded })
+    Ok(match kind::text(value)? {
+        "cassandra" => Engine::Cassandra,
+        "mongodb" => Engine::Mongodb,
+        _ => Engine::Embedded,
+    })
 }
 
 /// Without tokens every client has all rights, so only loopback addresses are allowed.
@@ -149,6 +170,7 @@ fn check_reach(settings: &Settings, listen: SocketAddr, tokens: &Tokens) -> Resu
 fn server(settings: &Settings) -> Result<ServerSettings, Problem> {
     Ok(ServerSettings {
         max_in_flight: settings.read("server.max_in_flight", count)?,
+        max_streams: settings.read("server.max_streams", count)?,
         max_connections: settings.read("server.max_connections", count)?,
         body_limit_bytes: settings.read("server.body_limit", memory)?,
         header_limit_bytes: settings.read("server.header_limit", memory)?,
@@ -190,6 +212,7 @@ fn embedded(settings: &Settings) -> Result<EmbeddedConfig, Problem> {
             .read_if_set("store.embedded.archive", |value| kind::text(value).map(PathBuf::from))?,
         backups: settings
             .read_if_set("store.embedded.backups", |value| kind::text(value).map(PathBuf::from))?,
+        partitions: PartitionReports::default(),
     })
 }
 

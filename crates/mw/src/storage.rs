@@ -9,21 +9,25 @@ use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::schema::Progress;
 use mw_store_cassandra::{CassandraStore, Options, StartError};
 use mw_store_embedded::{EmbeddedStore, OpenError};
+use mw_store_mongodb::MongoStore;
+use mw_store_mongodb::schema::Schema;
 
 use crate::config::{Config, Engine};
 
-/// An open store of either engine.
+/// An open store of one of the engines.
 pub(crate) enum Storage {
     Embedded { store: Arc<EmbeddedStore>, path: PathBuf },
     Cassandra { store: Arc<CassandraStore>, local_dc: String, keyspace: String },
+    Mongodb { store: Arc<MongoStore>, database: String },
 }
 
 impl Storage {
-    /// Opens the store. The embedded one is created if it is missing; a cluster must have the schema.
+    /// Opens the store. The embedded one is created if it is missing; the servers of the other engines must have the schema.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         match config.engine {
             Engine::Embedded => embedded(config),
             Engine::Cassandra => cassandra(config, false).await,
+            Engine::Mongodb => mongodb(config, false).await,
         }
     }
 
@@ -46,6 +50,7 @@ impl Storage {
                 embedded(config)
             }
             Engine::Cassandra => cassandra(config, true).await,
+            Engine::Mongodb => mongodb(config, true).await,
         }
     }
 
@@ -53,6 +58,7 @@ impl Storage {
         match self {
             Self::Embedded { store, .. } => Arc::clone(store) as SharedStore,
             Self::Cassandra { store, .. } => Arc::clone(store) as SharedStore,
+            Self::Mongodb { store, .. } => Arc::clone(store) as SharedStore,
         }
     }
 
@@ -66,6 +72,7 @@ impl Storage {
                     store.cluster_name()
                 )
             }
+            Self::Mongodb { database, .. } => format!("MongoDB, database {database}"),
         }
     }
 
@@ -73,6 +80,7 @@ impl Storage {
         match self {
             Self::Embedded { store, .. } => store.close(),
             Self::Cassandra { store, .. } => store.close().await,
+            Self::Mongodb { store, .. } => store.close().await,
         }
     }
 }
@@ -86,9 +94,11 @@ fn embedded(config: &Config) -> Result<Storage> {
         memtable_bytes: embedded.memtable_bytes,
         min_free_bytes: embedded.min_free_bytes,
         write_queue: embedded.write_queue,
+        partitions: embedded.partitions.clone(),
         currency: config.shop.currency,
         archive: embedded.archive.clone(),
         backups_below: embedded.backups.clone(),
+        feed: config.feed,
     };
     let opened = EmbeddedStore::open(options).map_err(|error| match error {
         OpenError::Locked(_) => anyhow!("{error}: stop that process, or name another directory with --data"),
@@ -111,6 +121,24 @@ async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
         Ok::<_, StartError>(Storage::Cassandra { store, local_dc, keyspace })
     };
     opening.await.context("open the store on Cassandra")
+}
+
+async fn mongodb(config: &Config, apply_schema: bool) -> Result<Storage> {
+    let opening = async {
+        let options = config.mongodb.clone();
+        let database = options.database.clone();
+        let client = mw_store_mongodb::connect::connect(&options).await?;
+        let schema = Schema::new(&options);
+        if apply_schema {
+            let progress = |what: &str| tracing::info!(what, "apply the schema");
+            schema.apply(&client, &progress).await?;
+        }
+        schema.check(&client).await?;
+        let store = MongoStore::on(client, options).await?;
+        store.keep_currency(config.currency()).await?;
+        anyhow::Ok(Storage::Mongodb { store, database })
+    };
+    opening.await.context("open the store on MongoDB")
 }
 
 fn log_progress(progress: Progress<'_>) {

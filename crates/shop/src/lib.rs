@@ -8,11 +8,13 @@
 
 mod backup;
 mod carts;
+mod changes;
 mod clock;
 mod clock_guard;
 mod expiry;
 mod idempotency;
 mod ids;
+pub mod operations;
 mod orders;
 mod products;
 mod reports;

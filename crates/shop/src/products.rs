@@ -63,7 +63,7 @@ impl Shop {
 
     /// Removes the product from the catalogue; its stock levels stay.
     pub async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-        self.store.delete_product(product_id).await
+        self.store.delete_product(product_id, self.now()).await
     }
 
     /// Stores the product and sets its stock in the zones named: all of it or nothing. Retries while the store is

@@ -50,7 +50,7 @@ const STEP_MS: i64 = 50;
 /// The counts are complete when they have not changed for this time: a response does not wait for every replica.
 const SETTLED: Duration = Duration::from_millis(700);
 /// Tables of background work.
-const BACKGROUND: [Table; 2] = [Table::Processes, Table::BucketPlans];
+const BACKGROUND: [Table; 3] = [Table::Processes, Table::BucketPlans, Table::Settings];
 
 /// Reads and writes of the replicas by table.
 type Ops = BTreeMap<String, (u64, u64)>;

@@ -1,14 +1,17 @@
 //! Bucketing: into how many buckets the partitions of a key are divided, as plans that start at an instant.
 //!
 //! A plan starts in the future, and every process reloads the plans more often than that, so that all processes know a plan
-//! before it starts. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
+//! before it starts. A process that could not reload them in time reads them before it writes by them, or does not write. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
 //! reads only those.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use mw_domain::buckets::{DAY_BUCKETS, DAY_BUCKETS_MAX, MONTH_BUCKETS_MAX, Plan};
-use mw_domain::{Category, GeoZone, Period, Timestamp, UserId};
+use mw_domain::{Category, Period, Timestamp, UserId};
+use mw_store::partitions::{BucketUnit, BucketedTable, MadeBy};
 use mw_store::{Refusal, Result};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
@@ -20,50 +23,45 @@ use crate::driver::time::{from_cql, to_cql};
 use crate::schema::tables::Table;
 
 /// A plan starts at least this long after it is made: several times the interval of reloading plans.
-const AHEAD_SECONDS: i64 = 60;
+pub(crate) const AHEAD_SECONDS: i64 = 60;
+/// Plans that were read longer ago are read again before a row is written by them. The rest of [`AHEAD_SECONDS`] is for clocks
+/// that differ.
+const FRESH_FOR: Duration = Duration::from_secs(45);
 /// Buckets that this process knows to be announced.
 const ANNOUNCED_MAX: usize = 200_000;
+/// Parts of the list of a key's buckets, where many orders share the key: a writer needs one of them, a reader all.
+const SHARED_PARTS: u32 = 4;
 /// Buckets of a price band at most.
 const BAND_BUCKETS_MAX: u32 = 64;
 
-/// A table whose partitions are divided into buckets by plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
-    pub table: Table,
-    /// Buckets of a key without a plan.
-    pub default_buckets: u32,
-    /// Buckets at most.
-    pub buckets_max: u32,
-    /// What is divided, and what its key is.
-    pub what: &'static str,
-}
-
-pub const PLANNED: [Planned; 4] = [
-    Planned {
-        table: Table::OrdersByCustomer,
+/// The tables whose partitions are divided into buckets by plans.
+pub const BUCKETED: [BucketedTable; 3] = [
+    BucketedTable {
+        table: Table::OrdersByCustomer.name(),
         default_buckets: 1,
         buckets_max: MONTH_BUCKETS_MAX,
+        unit: BucketUnit::Month,
         what: "a month of a user; the key is a user id",
     },
-    Planned {
-        table: Table::OrdersByZoneDay,
+    BucketedTable {
+        table: Table::OrdersByDay.name(),
         default_buckets: DAY_BUCKETS,
         buckets_max: DAY_BUCKETS_MAX,
-        what: "a day of a zone; the key is a zone",
+        unit: BucketUnit::Day,
+        what: "a day of the shop and of its zones; there is no key",
     },
-    Planned {
-        table: Table::OrdersByDay,
-        default_buckets: DAY_BUCKETS,
-        buckets_max: DAY_BUCKETS_MAX,
-        what: "a day of the whole shop; there is no key",
-    },
-    Planned {
-        table: Table::ProductsByCategory,
+    BucketedTable {
+        table: Table::ProductsByCategory.name(),
         default_buckets: 1,
         buckets_max: BAND_BUCKETS_MAX,
+        unit: BucketUnit::PriceBand,
         what: "a price band of a category; the key is a category",
     },
 ];
+
+fn bucketed(table: Table) -> Option<&'static BucketedTable> {
+    BUCKETED.iter().find(|bucketed| bucketed.table == table.name())
+}
 
 /// A plan that was made for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +69,11 @@ pub struct KeyPlan {
     pub table: Table,
     pub key: String,
     pub plan: Plan,
+    pub made_by: MadeBy,
 }
 
-type Known = HashMap<(Table, String), Vec<Plan>>;
+/// The plans of a key, oldest first.
+type Known = HashMap<(Table, String), Vec<(Plan, MadeBy)>>;
 
 #[derive(Debug)]
 pub(crate) struct Bucketing {
@@ -82,6 +82,8 @@ pub(crate) struct Bucketing {
     announce: PreparedStatement,
     buckets: PreparedStatement,
     known: RwLock<Known>,
+    /// When the read of the known plans began.
+    read_at: Mutex<Instant>,
     announced: Mutex<HashSet<(Table, String, Timestamp, String)>>,
 }
 
@@ -92,14 +94,14 @@ impl Bucketing {
                 .prepare(
                     Table::BucketPlans,
                     Access::Read,
-                    "SELECT key, starts_at, buckets FROM {} WHERE table_name = ?",
+                    "SELECT key, starts_at, buckets, made_by FROM {} WHERE table_name = ?",
                 )
                 .await?,
             write: cql
                 .prepare(
                     Table::BucketPlans,
                     Access::Write,
-                    "INSERT INTO {} (table_name, key, starts_at, buckets) VALUES (?, ?, ?, ?)",
+                    "INSERT INTO {} (table_name, key, starts_at, buckets, made_by) VALUES (?, ?, ?, ?, ?)",
                 )
                 .await?,
             announce: cql
@@ -117,6 +119,7 @@ impl Bucketing {
                 )
                 .await?,
             known: RwLock::default(),
+            read_at: Mutex::new(Instant::now()),
             announced: Mutex::default(),
         };
         bucketing.refresh(cql).await?;
@@ -125,34 +128,49 @@ impl Bucketing {
 
     /// Reloads all plans.
     pub(crate) async fn refresh(&self, cql: &Cql) -> Result<()> {
+        let began = Instant::now();
         let mut known = Known::new();
-        for Planned { table, buckets_max, .. } in PLANNED {
+        for BucketedTable { table, buckets_max, .. } in BUCKETED {
+            let Some(table) = Table::named(table) else { continue };
             let mut from = PagingState::start();
             loop {
                 let (rows, next) = cql
-                    .page::<(String, CqlTimestamp, Option<i32>)>(&self.read, (table.name(),), from)
+                    .page::<(String, CqlTimestamp, Option<i32>, Option<String>)>(
+                        &self.read,
+                        (table.name(),),
+                        from,
+                    )
                     .await?;
-                for (key, starts_at, buckets) in rows {
+                for (key, starts_at, buckets, made_by) in rows {
                     let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, buckets_max);
                     let plan = Plan { starts_at: from_cql(starts_at), buckets };
-                    known.entry((table, key)).or_default().push(plan);
+                    let is_auto = made_by.as_deref() == Some(MadeBy::Auto.name());
+                    let made_by = if is_auto { MadeBy::Auto } else { MadeBy::Operator };
+                    known.entry((table, key)).or_default().push((plan, made_by));
                 }
                 let Some(next) = next else { break };
                 from = next;
             }
         }
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = began;
         Ok(())
+    }
+
+    /// Reads the plans again where a plan could have started that this process does not know. Without it a row could be written
+    /// into a bucket of a plan that has ended, where a list does not look for it.
+    pub(crate) async fn keep_fresh(&self, cql: &Cql) -> Result<()> {
+        let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if read_at.elapsed() < FRESH_FOR { Ok(()) } else { self.refresh(cql).await }
     }
 
     /// The plans of a key, oldest first: the default of the table, then those made for the key.
     pub(crate) fn of(&self, table: Table, key: &str) -> Vec<Plan> {
-        let planned = PLANNED.iter().find(|planned| planned.table == table);
-        let buckets = planned.map_or(1, |planned| planned.default_buckets);
+        let buckets = bucketed(table).map_or(1, |bucketed| bucketed.default_buckets);
         let mut bucketing = vec![Plan { starts_at: Timestamp::EPOCH, buckets }];
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = known.get(&(table, key.to_owned())) {
-            bucketing.extend_from_slice(own);
+            bucketing.extend(own.iter().map(|(plan, _)| *plan));
         }
         bucketing
     }
@@ -162,7 +180,16 @@ impl Bucketing {
         Plan::at(&self.of(table, key), at)
     }
 
-    /// Lists a bucket of a key, before the first row in it is written.
+    /// The partitions of the list of a key's buckets. Where the key is that of one customer, losing its partition loses the
+    /// orders of one customer; no partition may be needed by every order.
+    fn parts(table: Table, key: &str) -> Vec<String> {
+        match table {
+            Table::OrdersByDay => (0..SHARED_PARTS).map(|part| format!("{key}#{part}")).collect(),
+            _ => vec![key.to_owned()],
+        }
+    }
+
+    /// Lists a bucket of a key, before the first row in it is written: in the first part that has its quorum.
     pub(crate) async fn announce(
         &self,
         cql: &Cql,
@@ -175,7 +202,11 @@ impl Bucketing {
         if self.announced.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return Ok(());
         }
-        cql.write(&self.announce, (table.name(), key, to_cql(starts_at), bucket)).await?;
+        let row = |part: &str| (table.name(), part.to_owned(), to_cql(starts_at), bucket.to_owned());
+        let parts = Self::parts(table, key);
+        let available = parts.iter().find(|part| cql.has_quorum(&self.announce, &row(part)));
+        let part = available.or(parts.first()).map_or(key, String::as_str);
+        cql.write(&self.announce, row(part)).await?;
         let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         if announced.len() >= ANNOUNCED_MAX {
             announced.clear();
@@ -193,18 +224,35 @@ impl Bucketing {
         period: &Period,
         limit: i32,
     ) -> Result<Vec<(Timestamp, String)>> {
-        let values = (table.name(), key, to_cql(period.to), limit);
-        let rows: Vec<(CqlTimestamp, String)> = cql.rows(&self.buckets, values).await?;
-        Ok(rows.into_iter().map(|(starts_at, bucket)| (from_cql(starts_at), bucket)).collect())
+        let parts = Self::parts(table, key);
+        let reads = parts.iter().map(|part| {
+            let values = (table.name(), part.as_str(), to_cql(period.to), limit);
+            cql.rows::<(CqlTimestamp, String)>(&self.buckets, values)
+        });
+        let rows = try_join_all(reads).await?.into_iter().flatten();
+        let mut buckets: Vec<(Timestamp, String)> =
+            rows.map(|(starts_at, bucket)| (from_cql(starts_at), bucket)).collect();
+        buckets.sort_unstable_by(|a, b| b.cmp(a));
+        buckets.dedup();
+        buckets.truncate(usize::try_from(limit).unwrap_or_default());
+        Ok(buckets)
     }
 }
 
 impl CassandraStore {
     /// Changes the number of buckets of a key from an instant on.
-    pub async fn set_plan(&self, table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
+    pub async fn set_plan(
+        &self,
+        table: Table,
+        key: &str,
+        plan: Plan,
+        made_by: MadeBy,
+        now: Timestamp,
+    ) -> Result<()> {
         check(table, key, plan, now)?;
         let buckets = i32::try_from(plan.buckets).unwrap_or(1);
-        self.cql.write(&self.bucketing.write, (table.name(), key, to_cql(plan.starts_at), buckets)).await?;
+        let values = (table.name(), key, to_cql(plan.starts_at), buckets, made_by.name());
+        self.cql.write(&self.bucketing.write, values).await?;
         self.bucketing.refresh(&self.cql).await
     }
 
@@ -213,7 +261,12 @@ impl CassandraStore {
         self.bucketing.refresh(&self.cql).await?;
         let known = self.bucketing.known.read().unwrap_or_else(PoisonError::into_inner);
         let made = known.iter().flat_map(|((table, key), bucketing)| {
-            bucketing.iter().map(|plan| KeyPlan { table: *table, key: key.clone(), plan: *plan })
+            bucketing.iter().map(|(plan, made_by)| KeyPlan {
+                table: *table,
+                key: key.clone(),
+                plan: *plan,
+                made_by: *made_by,
+            })
         });
         let mut made: Vec<KeyPlan> = made.collect();
         made.sort_by(|a, b| (a.table, &a.key, a.plan.starts_at).cmp(&(b.table, &b.key, b.plan.starts_at)));
@@ -225,13 +278,12 @@ impl CassandraStore {
 fn check(table: Table, key: &str, plan: Plan, now: Timestamp) -> Result<()> {
     let invalid =
         |field: &str, detail: String| Err(Refusal::InvalidField { field: field.to_owned(), detail }.into());
-    let Some(planned) = PLANNED.iter().find(|planned| planned.table == table) else {
-        let names: Vec<&str> = PLANNED.iter().map(|planned| planned.table.name()).collect();
+    let Some(planned) = bucketed(table) else {
+        let names: Vec<&str> = BUCKETED.iter().map(|bucketed| bucketed.table).collect();
         return invalid("table", format!("one of {}", names.join(", ")));
     };
     let is_key = match table {
         Table::OrdersByCustomer => UserId::parse(key).is_ok(),
-        Table::OrdersByZoneDay => GeoZone::parse(key).is_ok(),
         Table::ProductsByCategory => Category::parse(key).is_ok(),
         _ => key.is_empty(),
     };
@@ -270,12 +322,11 @@ mod tests {
     #[test]
     fn plan_needs_a_bucketed_table_and_a_key_of_it() {
         let error = refused(Table::Stock, "p", 4, 100).unwrap();
-        assert!(error.starts_with("table: one of orders_by_customer, orders_by_zone_day, "), "{error}");
+        assert!(error.starts_with("table: one of orders_by_customer, orders_by_day, "), "{error}");
         let error = refused(Table::OrdersByDay, "moscow", 4, 100).unwrap();
-        assert_eq!(error, "key: orders_by_day divides a day of the whole shop; there is no key");
-        assert_eq!(refused(Table::OrdersByDay, "", 46_080, 100), None);
-        assert_eq!(refused(Table::OrdersByDay, "", 46_081, 100).as_deref(), Some("buckets: 1 to 46080"));
-        assert!(refused(Table::OrdersByZoneDay, "", 4, 100).is_some());
+        assert_eq!(error, "key: orders_by_day divides a day of the shop and of its zones; there is no key");
+        assert_eq!(refused(Table::OrdersByDay, "", 92_160, 100), None);
+        assert_eq!(refused(Table::OrdersByDay, "", 92_161, 100).as_deref(), Some("buckets: 1 to 92160"));
         // A month has no finer buckets than days.
         assert_eq!(refused(Table::OrdersByCustomer, "u", 32, 100).as_deref(), Some("buckets: 1 to 31"));
         assert_eq!(refused(Table::OrdersByCustomer, "u", 0, 100).as_deref(), Some("buckets: 1 to 31"));

@@ -9,6 +9,7 @@ pub(crate) mod coalesce;
 pub(crate) mod fault_injection;
 pub(crate) mod locks;
 pub(crate) mod lwt_routing;
+pub(crate) mod partition_key;
 pub(crate) mod quorum_availability;
 pub(crate) mod scan;
 pub(crate) mod speculative_execution;

@@ -5,7 +5,6 @@
 
 mod idempotency;
 mod orders;
-mod spool;
 mod stock;
 
 use async_trait::async_trait;
@@ -17,7 +16,7 @@ use scylla::statement::prepared::PreparedStatement;
 use crate::CassandraStore;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
-pub(crate) use spool::Spool;
+pub(crate) use mw_codec::spool::Spool;
 
 /// Records that are written at the same time.
 const CONCURRENT_WRITES: usize = 32;

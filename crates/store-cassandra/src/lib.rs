@@ -4,15 +4,20 @@
 //! and a change of it is one conditional batch. Every other write is plain and idempotent. An operation over several partitions
 //! begins with an intent, so that another process can finish it after a crash.
 
+mod audit_log;
 mod bucketing;
 mod carts;
+mod changes;
 mod driver;
 mod export;
 mod maintenance;
+mod nodes;
 mod orders;
+mod partitions;
 pub mod policy;
 mod products;
 mod recovery;
+mod repair;
 mod reservations;
 mod revision;
 pub mod schema;
@@ -26,12 +31,14 @@ use std::sync::Arc;
 use mw_store::Result;
 use scylla::client::session::Session;
 
-pub use bucketing::{KeyPlan, PLANNED, Planned};
+pub use bucketing::{BUCKETED, KeyPlan};
 pub use driver::connect;
 pub use driver::connect::{InternalOptions, InternalToken, Options, StartError};
 #[doc(hidden)]
 pub use driver::fault_injection::{FaultInjector, StatementFault};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
+pub use nodes::NodeInfo;
+pub use repair::{ALL_TABLES, RepairPolicy, RepairRun};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
 pub use stock::forwarding::ForwardingCounts;
@@ -43,6 +50,7 @@ use driver::locks::Locks;
 use driver::statements::Cql;
 use driver::trace::Tracer;
 use maintenance::ReadinessProbe;
+use partitions::PartitionStatements;
 use products::cache::ProductCache;
 use products::offers::OfferReader;
 use recovery::completed::CompletedIntents;
@@ -64,6 +72,7 @@ pub struct CassandraStore {
     keepers: Keepers,
     timers: Timers,
     bucketing: Bucketing,
+    partitions: PartitionStatements,
     offers: OfferReader,
     product_cache: ProductCache,
     stock: stock::Statements,
@@ -93,7 +102,7 @@ impl CassandraStore {
         let product_cache =
             ProductCache::new(options.effective_product_cache_ttl(), options.product_cache_size);
         let clock = ClockGuard::start(&session, &options).await?;
-        let tracer = Tracer::new(options.trace.clone());
+        let tracer = Tracer::new(options.trace.clone(), options.partitions.clone());
         let cql = Cql::new(
             session,
             options.keyspace.clone(),
@@ -154,6 +163,7 @@ impl CassandraStore {
             timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))
                 .await?,
             bucketing: Bucketing::prepare(&cql).await?,
+            partitions: PartitionStatements::prepare(&cql).await?,
             offers: OfferReader::prepare(&cql).await?,
             stock: stock::Statements::prepare(&cql).await?,
             reservations: reservations::Statements::prepare(&cql).await?,

@@ -1,4 +1,4 @@
-//! Orders: by id, in three lists, placed over several partitions completely or not at all.
+//! Orders: by id, in lists, placed over several partitions completely or not at all.
 //!
 //! The order's own row decides what a reader sees by id; the lists hold a snapshot of the order at a version and may
 //! be behind by one status change for a moment. Placing (`place.rs`) and status changes (`status.rs`) write an intent
@@ -23,8 +23,8 @@ use crate::driver::coalesce::cas::BatchedCas;
 use crate::driver::scan;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
-use rows::{ListBuckets, time_bucket_of};
 pub(crate) use rows::{OrderRow, ScannedOrder, read_scanned};
+use rows::{StoredOrder, time_bucket_of};
 use writes::Writes;
 
 /// Events read of one order. An order has at most six.
@@ -40,6 +40,7 @@ pub(crate) struct Statements {
     event_tokens: PreparedStatement,
     by_time_bucket: PreparedStatement,
     set_status: Arc<PreparedStatement>,
+    fence: PreparedStatement,
     insert_event: Arc<PreparedStatement>,
     status_changes: BatchedCas<i64, OrderId>,
     scan: PreparedStatement,
@@ -59,7 +60,9 @@ impl Statements {
         let mut by_time_bucket = cql.prepare(table, Access::Read, &by_time_bucket).await?;
         by_time_bucket.set_page_size(BUCKET_PAGE);
         let set_status = "UPDATE {} SET status = ?, updated_at = ?, version = ? \
-             WHERE time_bucket = ? AND order_id = ? AND event_no = 1 IF version = ?";
+             WHERE time_bucket = ? AND order_id = ? AND event_no = 1 IF version = ? AND fence = ?";
+        let fence =
+            "UPDATE {} SET fence = ? WHERE time_bucket = ? AND order_id = ? AND event_no = 1 IF version = ?";
         let insert_event = "INSERT INTO {} (time_bucket, order_id, event_no, event_at, from_status, to_status, note, op_token, \
              idempotency_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
         Ok(Self {
@@ -69,6 +72,7 @@ impl Statements {
             event_tokens: cql.prepare(table, Access::Serial, &event_tokens).await?,
             by_time_bucket,
             set_status: Arc::new(cql.prepare(table, Access::Cas, set_status).await?),
+            fence: cql.prepare(table, Access::Cas, fence).await?,
             insert_event: Arc::new(cql.prepare(table, Access::Cas, insert_event).await?),
             status_changes: BatchedCas::default(),
             scan: scan::prepare(cql, table, &rows::order_columns()).await?,
@@ -80,7 +84,7 @@ impl Statements {
 
 impl CassandraStore {
     /// An order with its buckets in the lists.
-    async fn find_order(&self, order_id: OrderId) -> Result<Option<(Order, ListBuckets)>> {
+    async fn find_order(&self, order_id: OrderId) -> Result<Option<StoredOrder>> {
         let values = (time_bucket_of(order_id), order_id.uuid());
         let row: Option<OrderRow> = self.cql.first(&self.orders.read, values).await?;
         row.map_or(Ok(None), OrderRow::read)
@@ -112,7 +116,7 @@ impl Orders for CassandraStore {
     }
 
     async fn order(&self, order_id: OrderId) -> Result<Option<Order>> {
-        Ok(self.find_order(order_id).await?.map(|(order, _)| order))
+        Ok(self.find_order(order_id).await?.map(|stored| stored.order))
     }
 
     async fn order_events(&self, order_id: OrderId) -> Result<Option<Vec<OrderEvent>>> {

@@ -26,6 +26,7 @@ use scylla::statement::prepared::PreparedStatement;
 use uuid::Uuid;
 
 use crate::CassandraStore;
+use crate::driver::certainty::CasResult;
 use crate::driver::scan::{self, Scan};
 use crate::driver::statements::{self, Access, Cql};
 use crate::driver::time::to_cql;
@@ -43,6 +44,7 @@ pub(crate) struct Statements {
     serial_read: PreparedStatement,
     serial_revision: PreparedStatement,
     update: PreparedStatement,
+    fence: PreparedStatement,
     ledger_row: PreparedStatement,
     scan: PreparedStatement,
     listing: ListingStatements,
@@ -62,6 +64,13 @@ impl Statements {
                 .prepare(table, Access::Serial, "SELECT rev, recent_op_tokens FROM {} WHERE product_id = ?")
                 .await?,
             update: cql.prepare(table, Access::Cas, update).await?,
+            fence: cql
+                .prepare(
+                    table,
+                    Access::Cas,
+                    "UPDATE {} SET rev = ?, recent_op_tokens = ? WHERE product_id = ? IF rev = ?",
+                )
+                .await?,
             ledger_row: cql
                 .prepare(
                     Table::Stock,
@@ -116,8 +125,8 @@ impl Products for CassandraStore {
 
     async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Arc<Product>>> {
         let read = async |statement| {
-            let stored = self.stored_product(statement, product_id).await?;
-            Ok(stored.filter(|(stored, _)| !stored.is_deleted).map(|(stored, _)| stored.product.into()))
+            let (stored, _) = self.stored_product(statement, product_id).await?;
+            Ok(stored.filter(|stored| !stored.is_deleted).map(|stored| stored.product.into()))
         };
         match freshness {
             Freshness::StaleOk => {
@@ -127,8 +136,8 @@ impl Products for CassandraStore {
         }
     }
 
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-        self.clock.check()?;
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
+        self.check_clock(now)?;
         self.change_product(product_id, Uuid::new_v4(), |before| {
             let product = before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             Ok(ProductChange::Delete(product))
@@ -166,9 +175,9 @@ impl CassandraStore {
         &self,
         statement: &PreparedStatement,
         product_id: &ProductId,
-    ) -> Result<Option<(StoredProduct, Revision)>> {
+    ) -> Result<(Option<StoredProduct>, Revision)> {
         let row: Option<ProductRow> = self.cql.first(statement, (product_id.as_str(),)).await?;
-        row.map(ProductRow::into_stored).transpose()
+        row.map_or_else(|| Ok((None, Revision::default())), ProductRow::into_stored)
     }
 
     /// Writes the product whole under `op_token`; a replaced product keeps its `created_at`.
@@ -188,8 +197,9 @@ impl CassandraStore {
     pub(crate) async fn export_products(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, ProductRow> = Scan::new(&self.cql, &self.products.scan);
         while let Some(row) = rows.next().await? {
-            let (stored, _) = row.into_stored()?;
-            if !stored.is_deleted {
+            if let (Some(stored), _) = row.into_stored()?
+                && !stored.is_deleted
+            {
                 into.push(&Record::Product(stored.product))?;
             }
         }
@@ -214,8 +224,7 @@ impl CassandraStore {
         let _lock = self.locks.partition(&("product", product_id.as_str())).await;
         let mut cas_loop = CasLoop::of(format!("product {product_id}"));
         loop {
-            let (before, revision) = self.stored_product(&self.products.read, product_id).await?.unzip();
-            let revision = revision.unwrap_or_default();
+            let (before, revision) = self.stored_product(&self.products.read, product_id).await?;
             if let Some(stored) = before.as_ref().filter(|_| revision.remembers(op_token)) {
                 return self.finish_change(stored).await;
             }
@@ -233,8 +242,8 @@ impl CassandraStore {
             // Crash here: nothing was written, no process has to finish anything.
             let intent =
                 self.intents.begin(&self.cql, Kind::Product, Uuid::new_v4(), codec::encode(&payload)).await?;
-            // Crash here: an intent for a revision that the product has not; recovery drops it once no write can be in
-            // flight.
+            // Crash here: an intent for a revision that the product has not; recovery takes that revision, so that no write
+            // in flight can apply, and drops the intent.
             let pending = self.product_cache.begin_change(product_id, Instant::now());
             match self.write_product(&mut cas_loop, &stored, &next, current).await {
                 Ok(true) => {
@@ -306,15 +315,31 @@ impl CassandraStore {
 
     /// Recovers an orphaned or abandoned change: brings the listing up to date with the product. If a later change has
     /// been applied since, its product is listed, and the row that the earlier change left behind is deleted.
-    pub(crate) async fn recover_product(&self, op_id: Uuid, payload: &[u8]) -> Result<()> {
+    pub(crate) async fn recover_product(&self, payload: &[u8]) -> Result<()> {
         let intent = codec::decode(payload)?;
         // A serial read completes a write that its coordinator left in a Paxos round.
-        match self.stored_product(&self.products.serial_read, &intent.product_id).await? {
-            // Crash here: the intent is still there, and the next process recovers in the same way.
-            Some((stored, _)) if stored.rev >= intent.rev => {
-                self.update_listing(&stored, intent.previous.as_ref()).await
-            }
-            _ => self.intents.keep_while_in_flight(op_id),
+        let (stored, revision) = self.stored_product(&self.products.serial_read, &intent.product_id).await?;
+        if !revision.has_reached(intent.rev) {
+            // Crash here: the product has a revision without a change, and the intent is still there; the next process
+            // lists the product as it is.
+            return self.fence_product(&intent.product_id, &revision).await;
+        }
+        // Crash here: the intent is still there, and the next process recovers in the same way.
+        match stored {
+            Some(stored) => self.update_listing(&stored, intent.previous.as_ref()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next revision of a product without a change: a write on the revision that is in flight can never apply.
+    async fn fence_product(&self, product_id: &ProductId, revision: &Revision) -> Result<()> {
+        let next = revision.next();
+        let values = (next.rev, next.recent_op_tokens, product_id.as_str(), next.expected);
+        match self.cql.cas(&self.products.fence, values).await? {
+            CasResult::Applied => Ok(()),
+            CasResult::NotApplied | CasResult::Unknown => Err(StoreError::Ambiguous(format!(
+                "fence product {product_id}: it has changed, recovery tries again"
+            ))),
         }
     }
 }

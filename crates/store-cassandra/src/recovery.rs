@@ -210,7 +210,7 @@ impl CassandraStore {
             Kind::Status => self.recover_status_change(intent.op_id, &intent.payload).await,
             Kind::Merge => self.recover_merge(intent.op_id, &intent.payload).await,
             Kind::Login => self.recover_login(intent.op_id, &intent.payload).await,
-            Kind::Product => self.recover_product(intent.op_id, &intent.payload).await,
+            Kind::Product => self.recover_product(&intent.payload).await,
             Kind::Import => self.recover_import(&intent.payload).await,
             Kind::Reserve => self.recover_reserve(&intent.payload, intent.is_abandoned_here()).await,
             Kind::CloseReservation => self.recover_close(&intent.payload).await,

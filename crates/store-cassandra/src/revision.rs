@@ -60,6 +60,11 @@ impl Revision {
         NextRevision { expected: self.rev, rev: self.rev.unwrap_or(0) + 1, recent_op_tokens, op_token }
     }
 
+    /// Whether so many changes were made, by whichever writer.
+    pub(crate) fn has_reached(&self, rev: i64) -> bool {
+        self.rev.is_some_and(|own| own >= rev)
+    }
+
     /// Whether the change with this token is one of the last few.
     pub(crate) fn remembers(&self, op_token: Uuid) -> bool {
         self.recent_op_tokens.contains(&op_token)

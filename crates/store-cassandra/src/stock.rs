@@ -5,14 +5,14 @@
 
 pub(crate) mod audit;
 pub(crate) mod compaction;
-pub(crate) mod decision;
 mod expired_holds;
 pub(crate) mod forwarding;
 pub(crate) mod holds;
 pub(crate) mod keeper;
-pub(crate) mod ledger;
 pub(crate) mod rows;
 mod shortages;
+
+pub(crate) use mw_store::stock::{decision, ledger};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::stock::Delta;

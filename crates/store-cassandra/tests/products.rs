@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mw_domain::buckets::Plan;
 use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
+use mw_store::partitions::MadeBy;
 use mw_store::products::CategoryQuery;
 use mw_store::{Freshness, PageRequest, Products};
 use mw_store_cassandra::policy::MAX_STALENESS;
@@ -66,7 +67,7 @@ async fn a_category_with_changing_bucket_counts_is_listed_by_price() {
     for (round, buckets) in [1, 4, 64, 2].into_iter().enumerate() {
         let now = at(i64::try_from(round).unwrap() * 1_000);
         let plan = Plan { starts_at: now.plus_seconds(100), buckets };
-        store.set_plan(Table::ProductsByCategory, "divided", plan, now).await.unwrap();
+        store.set_plan(Table::ProductsByCategory, "divided", plan, MadeBy::Operator, now).await.unwrap();
         for number in 0..PRODUCTS {
             let minor = i64::try_from(number * 1_700 + round * 13).unwrap();
             let name = format!("p-{round}-{number}");
@@ -141,7 +142,7 @@ async fn a_cached_product_is_served_until_its_ttl_and_own_changes_at_once() {
     assert_eq!(stale_price(&exact, "cached").await, Some(200));
     await_stale_price(&reader, "cached", Some(200)).await;
 
-    writer.delete_product(&product_id("cached")).await.unwrap();
+    writer.delete_product(&product_id("cached"), Timestamp::EPOCH).await.unwrap();
     assert_eq!(stale_price(&writer, "cached").await, None);
     assert_eq!(stale_price(&other_process, "cached").await, Some(100));
     assert_eq!(other_process.product(&product_id("cached"), Freshness::Latest).await.unwrap(), None);

@@ -1,13 +1,15 @@
 //! Carts: the active cart of an owner, closed carts, the history of line changes, and the activity index of idle carts.
 //!
 //! Invariants: an owner has at most one active cart; it is one row with all lines, so one read finds it, and the single
-//! writer loses no line by replacing the row. Row, history and index are written in one batch, so a crash leaves all of a
+//! writer loses no line by replacing the row. When the cart is closed, the row stays without lines until it expires: the versions
+//! of the next cart go on from it. Row, history and index are written in one batch, so a crash leaves all of a
 //! command or none.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::limits::CART_HISTORY_DAYS;
 use mw_domain::{Cart, CartChange, CartId, CartStatus, Owner, Timestamp};
 use mw_store::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine, check_version};
@@ -24,14 +26,17 @@ use crate::tx::Tx;
 #[async_trait]
 impl Carts for EmbeddedStore {
     async fn active_cart(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
+        self.options.partitions.read(Table::Carts.name(), owner.id());
         read_active(&self.snapshot(), owner, now)
     }
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
+        self.options.partitions.write(Table::Carts.name(), command.owner.id());
         self.write(move |tx| set_line(tx, command)).await
     }
 
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
+        self.options.partitions.write(Table::Carts.name(), command.owner.id());
         self.write(move |tx| remove_line(tx, &command)).await
     }
 
@@ -59,6 +64,7 @@ impl Carts for EmbeddedStore {
     }
 
     async fn carts(&self, owner: &Owner, now: Timestamp, request: PageRequest) -> Result<Page<Cart>> {
+        self.options.partitions.read(Table::ClosedCarts.name(), owner.id());
         let snapshot = self.snapshot();
         let list = List::of(keys::closed_carts(owner), |tail| tail.len() == keys::TIME_ID_LEN);
         let mut found = page(&snapshot, Table::ClosedCarts, &list, &request, &mut |_, value| {
@@ -109,11 +115,19 @@ impl Carts for EmbeddedStore {
 
 /// The active cart of an owner, unless it has expired.
 pub(crate) fn read_active(reader: &dyn Reader, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
-    let Some(row) = reader.get(Table::Carts, &keys::active_cart(owner))? else {
-        return Ok(None);
-    };
-    let cart = mw_codec::carts::decode(&row)?;
-    Ok(Some(cart).filter(|cart| !cart.is_expired(now)))
+    Ok(read_last(reader, owner)?.filter(|cart| cart.status == CartStatus::Active && !cart.is_expired(now)))
+}
+
+/// The owner's last cart: the active one, also if it has expired, or the closed one without its lines.
+pub(crate) fn read_last(reader: &dyn Reader, owner: &Owner) -> Result<Option<Cart>> {
+    let row = reader.get(Table::Carts, &keys::active_cart(owner))?;
+    Ok(row.map(|row| mw_codec::carts::decode(&row)).transpose()?)
+}
+
+/// A new cart, whose versions are above those of the owner's last.
+fn open(reader: &dyn Reader, cart_id: CartId, owner: Owner, now: Timestamp) -> Result<Cart> {
+    let last_version = read_last(reader, &owner)?.map_or(0, |last| last.version);
+    Ok(Cart::open(cart_id, owner, now, last_version))
 }
 
 /// The cart of a row of the activity index; `None` if it has expired or is no longer in that state.
@@ -189,9 +203,9 @@ fn set_line(tx: &mut Tx, command: SetLine) -> Result<Cart> {
     let SetLine { owner, product_id, quantity, new_cart_id, expected_version, lifetime, now } = command;
     let before = expected(read_active(tx, &owner, now)?, expected_version)?;
     let old_index_key = before.as_ref().map(active_index_key);
-    let mut cart = before.unwrap_or_else(|| Cart::open(new_cart_id, owner, now));
+    let mut cart = before.map_or_else(|| open(tx, new_cart_id, owner, now), Ok)?;
     cart.set_line(product_id.clone(), quantity, now, &lifetime)?;
-    save_active(tx, old_index_key, &cart);
+    save_changed(tx, old_index_key, &cart);
     save_change(tx, &cart.owner, &cart.line_history(&product_id));
     Ok(cart)
 }
@@ -204,7 +218,7 @@ fn remove_line(tx: &mut Tx, command: &RemoveLine) -> Result<Option<Cart>> {
     };
     let old_index_key = active_index_key(&cart);
     if cart.remove_line(product_id, *now, lifetime) {
-        save_active(tx, Some(old_index_key), &cart);
+        save_changed(tx, Some(old_index_key), &cart);
         save_change(tx, owner, &cart.line_history(product_id));
     }
     Ok(Some(cart))
@@ -221,12 +235,12 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
     };
     let guest_index_key = active_index_key(&guest);
     let old_index_key = before.as_ref().map(active_index_key);
-    let mut cart = before.unwrap_or_else(|| Cart::open(command.new_cart_id, user, command.now));
+    let mut cart = before.map_or_else(|| open(tx, command.new_cart_id, user, command.now), Ok)?;
     let changes = cart.merge_from(&mut guest, command.mode, command.now, &command.lifetime);
     // Closed even if it adds nothing to the user's cart, so that a repeat finds no guest cart.
     close(tx, guest_index_key, &guest);
     if !changes.is_empty() {
-        save_active(tx, old_index_key, &cart);
+        save_changed(tx, old_index_key, &cart);
         for change in cart.merge_history(&changes) {
             save_change(tx, &cart.owner, &change);
         }
@@ -237,6 +251,12 @@ pub(crate) fn merge(tx: &mut Tx, command: &Merge) -> Result<Merged> {
 /// The key of an active cart in the activity index.
 pub(crate) fn active_index_key(cart: &Cart) -> Key {
     keys::activity(Activity::Active, cart)
+}
+
+/// Writes an active cart that the running command has changed.
+fn save_changed(tx: &mut Tx, old_index_key: Option<Key>, cart: &Cart) {
+    save_active(tx, old_index_key, cart);
+    tx.record_change(cart.updated_at, ChangeRef::Cart(cart));
 }
 
 /// Writes the active cart. Its index row changes only with the hour of its last change.
@@ -253,9 +273,16 @@ pub(crate) fn save_active(tx: &mut Tx, old_index_key: Option<Key>, cart: &Cart) 
 
 /// Moves a cart that is no longer active to the closed carts; `old_index_key` is its key while it was active.
 pub(crate) fn close(tx: &mut Tx, old_index_key: Key, cart: &Cart) {
-    tx.remove(Table::Carts, keys::active_cart(&cart.owner));
+    save_last(tx, cart);
     tx.remove(Table::CartActivity, old_index_key);
     save_closed(tx, cart);
+    tx.record_change(cart.updated_at, ChangeRef::CartClosed(cart));
+}
+
+/// Keeps the version of a closed cart in the place of the active one.
+pub(crate) fn save_last(tx: &mut Tx, cart: &Cart) {
+    let last = Cart { lines: Vec::new(), ..cart.clone() };
+    tx.put(Table::Carts, keys::active_cart(&cart.owner), mw_codec::carts::encode(&last));
 }
 
 /// Writes a closed cart. Only an abandoned cart that was not merged counts as idle and has an index row.
@@ -301,8 +328,7 @@ fn purge_row(tx: &mut Tx, key: &Key, now: Timestamp) -> Result<bool> {
     // The cart's own row goes too, unless the owner has a newer cart by now.
     let (half, _, owner, cart_id) = keys::read_activity(key)?;
     if half == Activity::Active {
-        let row = tx.get(Table::Carts, &keys::active_cart(&owner))?;
-        let expired = row.map(|row| mw_codec::carts::decode(&row)).transpose()?;
+        let expired = read_last(tx, &owner)?;
         if expired.is_some_and(|cart| cart.cart_id == cart_id) {
             tx.remove(Table::Carts, keys::active_cart(&owner));
         }

@@ -181,14 +181,21 @@ fn read_table(
     let mut next = Place::Table { number: number + 1, after: None };
     reader.scan(*table, &range, false, &mut |key, value| {
         let mut rest_of_ledger = None;
-        records.items.push(if *table == Table::Stock {
+        let record = if *table == Table::Stock {
             let (record, part) = read_stock(reader, key, value)?;
             records.weight += part.weight;
             rest_of_ledger = part.next;
             record
         } else {
             read_record(*table, key, value)?
-        });
+        };
+        // The last cart of an owner, if it is closed, is among the closed carts with its lines.
+        let is_repeated = *table == Table::Carts
+            && matches!(&record, Record::Cart(cart) if cart.status != CartStatus::Active);
+        if is_repeated {
+            return Ok(ControlFlow::Continue(()));
+        }
+        records.items.push(record);
         if let Some(after) = rest_of_ledger {
             next = Place::Ledger { after };
             return Ok(ControlFlow::Break(()));
@@ -326,15 +333,19 @@ fn record_all(tx: &mut Tx, product_id: &ProductId, geo_zone: &GeoZone, ledger: &
 
 /// A cart that was active here and is closed in the record moves to the closed carts.
 fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
-    let row = tx.get(Table::Carts, &keys::active_cart(&cart.owner))?;
-    let active = row.map(|row| mw_codec::carts::decode(&row)).transpose()?;
+    let last = carts::read_last(tx, &cart.owner)?;
+    let active = last.as_ref().filter(|last| last.status == CartStatus::Active);
     if cart.status == CartStatus::Active {
-        carts::save_active(tx, active.as_ref().map(carts::active_index_key), cart);
+        carts::save_active(tx, active.map(carts::active_index_key), cart);
         return Ok(());
     }
-    if let Some(active) = active.filter(|active| active.cart_id == cart.cart_id) {
-        tx.remove(Table::Carts, keys::active_cart(&cart.owner));
-        tx.remove(Table::CartActivity, keys::activity(Activity::Active, &active));
+    match active {
+        Some(active) if active.cart_id == cart.cart_id => {
+            tx.remove(Table::CartActivity, keys::activity(Activity::Active, active));
+            carts::save_last(tx, cart);
+        }
+        None if last.as_ref().is_none_or(|last| last.version < cart.version) => carts::save_last(tx, cart),
+        Some(_) | None => {}
     }
     carts::save_closed(tx, cart);
     Ok(())

@@ -483,8 +483,8 @@ mod tests {
         let at = Timestamp::from_millis(-7);
         assert_eq!(read_timer(&timer(at, &[9; 16])).unwrap(), (at, [9; 16]));
         let owner = Owner::Session(SessionId::parse("s").unwrap());
-        let cart =
-            Cart::open(CartId::new(Uuid::from_u128(7)), owner.clone(), Timestamp::from_millis(5 * 3_600_000));
+        let opened_at = Timestamp::from_millis(5 * 3_600_000);
+        let cart = Cart::open(CartId::new(Uuid::from_u128(7)), owner.clone(), opened_at, 0);
         let read = read_activity(&activity(Activity::Active, &cart)).unwrap();
         assert_eq!(read, (Activity::Active, 5, owner, cart.cart_id));
     }

@@ -10,6 +10,7 @@ mod audit;
 mod backup;
 mod cache;
 mod carts;
+mod changes;
 mod compaction;
 mod export;
 mod flush;
@@ -46,6 +47,7 @@ pub use backup::{BackupError, Restored, Verified, back_up_stopped, restore, veri
 pub use open::{OpenError, Options};
 
 use cache::ReadCache;
+use changes::Feed;
 use flush::FlushScheduler;
 use holds::HoldIndex;
 use long_reads::LongReads;
@@ -62,6 +64,8 @@ use writer::{Writer, WriterParts, WriterStatus};
 
 /// Threads for reports, lists by period, exports and audits.
 const LONG_READ_THREADS: usize = 2;
+/// Threads for pages of the change feed.
+const FEED_READ_THREADS: usize = 1;
 
 /// A store in a directory of this machine. Dropping or closing it commits the waiting commands.
 pub struct EmbeddedStore {
@@ -80,6 +84,8 @@ pub struct EmbeddedStore {
     metrics: WriterMetrics,
     /// The last backup that was started.
     backup: Arc<Mutex<Option<BackupStatus>>>,
+    feed: Arc<Feed>,
+    feed_reads: LongReads,
     _lock: File,
 }
 
@@ -94,7 +100,7 @@ impl EmbeddedStore {
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let open::Opened { db, tables, contents, now_ms, throttle, lock, outdated, archive } =
             open::open(&options)?;
-        let open::Contents { commit_sequence, next_timers, holds, hourly_from } = contents;
+        let open::Contents { commit_sequence, next_timers, holds, hourly_from, feed } = contents;
         let status = Arc::new(WriterStatus::new(next_timers, now_ms));
         let row_cache_bytes = options.cache_bytes / 3;
         let read_cache_bytes = options.cache_bytes - row_cache_bytes;
@@ -105,9 +111,16 @@ impl EmbeddedStore {
             FlushScheduler::start(db.clone(), tables.clone(), throttle).map_err(io_error)?;
         let row_cache = RowCache::new(row_cache_bytes);
         let holds = Arc::new(holds);
-        let holds_of_writer = Arc::clone(&holds);
-        let start =
-            TxStart { commit_sequence, next_timers, hourly_from, outdated, holds: holds_of_writer, archive };
+        let feed = Arc::new(feed);
+        let start = TxStart {
+            commit_sequence,
+            next_timers,
+            hourly_from,
+            outdated,
+            holds: Arc::clone(&holds),
+            archive,
+            feed: Arc::clone(&feed),
+        };
         let tx = Tx::new(db.clone(), tables.clone(), row_cache, start);
         let metrics = WriterMetrics::new().map_err(|error| io_error(std::io::Error::other(error)))?;
         let parts = WriterParts {
@@ -132,6 +145,8 @@ impl EmbeddedStore {
             hourly_from,
             metrics,
             backup: Arc::default(),
+            feed,
+            feed_reads: LongReads::new(FEED_READ_THREADS),
             _lock: lock,
         })
     }

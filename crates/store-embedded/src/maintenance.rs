@@ -1,8 +1,8 @@
 //! Maintenance: readiness, and the removal of what has expired.
 //!
-//! Three passes run in turn: the activity index of carts, the rows of all tables that expire, and the ledgers. Each call plans a
-//! slice of a pass on a snapshot, off the threads of requests and of the writer, and then removes rows in commands of at most
-//! [`COMMAND_ROWS`]. A command reads every row again, so what has changed since the snapshot stays. The passes are only in
+//! Four passes run in turn: the activity index of carts, the rows of all tables that expire, the ledgers, and the change feed.
+//! Each call plans a slice of a pass on a snapshot, off the threads of requests and of the writer, and then removes rows in
+//! commands of at most [`COMMAND_ROWS`]. A command reads every row again, so what has changed since the snapshot stays. The passes are only in
 //! memory: after a restart they begin again. A row that cannot be read is counted, logged and left.
 //!
 //! Compaction drops expired rows too, but only where it rewrites a table; rows with rising keys would never be rewritten.
@@ -17,6 +17,7 @@ use mw_domain::Timestamp;
 use mw_store::{BackupStatus, Maintenance, Readiness, Result, StoreError};
 use prometheus::core::Collector;
 
+use crate::changes::{ExpiredRow, Feed};
 use crate::compaction::{GRACE_MS, is_expired};
 use crate::keys::{self, Key};
 use crate::ledger::{self, Group, LedgerPass};
@@ -25,7 +26,7 @@ use crate::metrics::{self, Sources};
 use crate::reader::{KeyRange, Reader};
 use crate::tables::Table;
 use crate::tx::Tx;
-use crate::{EmbeddedStore, carts, free_space};
+use crate::{EmbeddedStore, carts, changes, free_space};
 
 /// Rows that one command changes at most; other commands run in between.
 pub(crate) const COMMAND_ROWS: usize = 64;
@@ -61,6 +62,7 @@ struct Plan {
     carts: Vec<Key>,
     expired: Vec<(Table, Key)>,
     movements: Vec<Group>,
+    changes: Vec<ExpiredRow>,
     /// Rows that could not be read.
     unreadable: usize,
 }
@@ -117,9 +119,10 @@ impl Maintenance for EmbeddedStore {
         // Stored, not maximised: with a clock that was set forward for a moment, compaction would drop live rows from then on.
         self.status.now_ms.store(now.as_millis(), Ordering::Relaxed);
         let passes = std::mem::take(&mut *lock(&self.passes));
+        let feed = Arc::clone(&self.feed);
         let planning = self.maintenance_reads.run(Arc::new(self.snapshot()), move |reader| {
             let mut passes = passes;
-            let plan = passes.plan(reader, now, limit)?;
+            let plan = passes.plan(reader, &feed, now, limit)?;
             Ok((passes, plan))
         });
         // After an error the passes begin again.
@@ -141,6 +144,10 @@ impl Maintenance for EmbeddedStore {
         for groups in plan.movements.chunks(COMMAND_ROWS / 2) {
             let groups = groups.to_vec();
             removed += self.write(move |tx| ledger::compact(tx, &groups)).await?;
+        }
+        for rows in plan.changes.chunks(COMMAND_ROWS) {
+            let rows = rows.to_vec();
+            removed += self.write(move |tx| Ok(changes::purge(tx, &rows))).await?;
         }
         Ok(removed.min(limit))
     }
@@ -167,10 +174,10 @@ impl EmbeddedStore {
 }
 
 impl Passes {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
 
     /// Plans removals of up to `limit` rows, from all passes together.
-    fn plan(&mut self, reader: &dyn Reader, now: Timestamp, limit: usize) -> Result<Plan> {
+    fn plan(&mut self, reader: &dyn Reader, feed: &Feed, now: Timestamp, limit: usize) -> Result<Plan> {
         let mut plan = Plan::default();
         let mut rest = limit;
         for offset in 0..Self::COUNT {
@@ -186,6 +193,10 @@ impl Passes {
                 1 => {
                     self.expired.slice(reader, now, rows_max, rest, &mut plan.expired)?;
                     plan.expired.len()
+                }
+                2 => {
+                    plan.changes = changes::expired_rows(reader, feed, now, rest)?;
+                    plan.changes.len()
                 }
                 _ => {
                     let found = self.ledgers.slice(reader, now, rows_max, rest)?;

@@ -20,10 +20,13 @@ use std::sync::atomic::AtomicI64;
 
 use fjall::{Database, PersistMode};
 use mw_domain::{Currency, Timestamp};
+use mw_store::changes::FeedSettings;
+use mw_store::partitions::PartitionReports;
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use crate::archive::Archive;
+use crate::changes::Feed;
 use crate::compaction::{CompactionThrottle, filters};
 use crate::holds::HoldIndex;
 use crate::reader::SnapshotReader;
@@ -33,7 +36,7 @@ use crate::timers::NextTimers;
 use crate::tx::COMMIT_SEQUENCE_KEY;
 
 /// The version of the directory's layout and of all values in it. Format 1 has no hourly sums of sales, no values in the activity
-/// index and no compacted ledgers.
+/// index, no compacted ledgers and no change feed.
 const FORMAT: u32 = 2;
 const FORMAT_NAME: &str = "mobile-world";
 pub(crate) const FORMAT_FILE: &str = "FORMAT";
@@ -64,12 +67,16 @@ pub struct Options {
     pub min_free_bytes: u64,
     /// Length of the command queue; further writes are refused as overloaded.
     pub write_queue: usize,
+    /// Where accesses of partitions are counted.
+    pub partitions: PartitionReports,
     /// The currency of all amounts, fixed when the store is created.
     pub currency: Currency,
     /// Where every committed group is kept, for restores to a moment.
     pub archive: Option<PathBuf>,
     /// The only directory below which a running shop writes backups; `None`: any absolute path.
     pub backups_below: Option<PathBuf>,
+    /// The topics of the change feed, and how long it keeps a change.
+    pub feed: FeedSettings,
 }
 
 const BLOCK_CACHE_BYTES: u64 = 96 * 1_024 * 1_024;
@@ -84,9 +91,11 @@ impl Options {
             memtable_bytes: MEMTABLE_BYTES,
             min_free_bytes: 256 * 1_024 * 1_024,
             write_queue: 16_384,
+            partitions: PartitionReports::default(),
             currency,
             archive: None,
             backups_below: None,
+            feed: FeedSettings::default(),
         }
     }
 }
@@ -151,6 +160,7 @@ pub(crate) struct Contents {
     pub(crate) next_timers: NextTimers,
     pub(crate) holds: HoldIndex,
     pub(crate) hourly_from: HourlyFrom,
+    pub(crate) feed: Feed,
 }
 
 pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
@@ -174,7 +184,7 @@ pub(crate) fn open(options: &Options) -> Result<Opened, OpenError> {
         open_tables(path, options.block_cache_bytes, options.memtable_bytes, &now_ms, &throttle)
             .map_err(|error| fjall_error(path, error))?;
     // Dropping a refused database waits for its compactions, which must not pause then.
-    let contents = check_contents(options, &db, &tables).inspect_err(|_| throttle.close())?;
+    let contents = check_contents(options, &db, &tables, &now_ms).inspect_err(|_| throttle.close())?;
     let archive = open_archive(options, contents.commit_sequence).inspect_err(|_| throttle.close())?;
     Ok(Opened { db, tables, contents, now_ms, throttle, lock, outdated, archive })
 }
@@ -228,7 +238,12 @@ impl Scratch {
 }
 
 /// Checks the currency and the commit sequence number, and reads what the writer starts with.
-fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<Contents, OpenError> {
+fn check_contents(
+    options: &Options,
+    db: &Database,
+    tables: &Tables,
+    now_ms: &Arc<AtomicI64>,
+) -> Result<Contents, OpenError> {
     let path = options.path.as_path();
     // A crash before the currency is synced leaves a store without one; the next open writes its own.
     check_currency(options, db, tables)?;
@@ -240,7 +255,8 @@ fn check_contents(options: &Options, db: &Database, tables: &Tables) -> Result<C
     let next_timers = NextTimers::read(&snapshot).map_err(damaged)?;
     let holds = HoldIndex::read(&snapshot).map_err(damaged)?;
     let hourly_from = HourlyFrom::read(&snapshot).map_err(damaged)?;
-    Ok(Contents { commit_sequence, next_timers, holds, hourly_from })
+    let feed = Feed::read(&snapshot, options.feed, Arc::clone(now_ms)).map_err(damaged)?;
+    Ok(Contents { commit_sequence, next_timers, holds, hourly_from, feed })
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> OpenError {

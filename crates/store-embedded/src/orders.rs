@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::orders::Step;
 use mw_domain::stock::Cause;
 use mw_domain::{
@@ -27,6 +28,7 @@ use crate::{EmbeddedStore, carts, products, sales, stock, timers};
 #[async_trait]
 impl Orders for EmbeddedStore {
     async fn place_order(&self, command: PlaceOrder) -> Result<Done<Order>> {
+        self.options.partitions.write(Table::OrdersByCustomer.name(), command.user_id.as_str());
         let done = self
             .write(move |tx| {
                 let identity = command.identity.clone();
@@ -62,6 +64,7 @@ impl Orders for EmbeddedStore {
         period: Period,
         request: PageRequest,
     ) -> Result<Page<Order>> {
+        self.options.partitions.read(Table::OrdersByCustomer.name(), user_id.as_str());
         list(&self.snapshot(), OrderList::User(user_id), period, &request)
     }
 
@@ -182,6 +185,7 @@ fn place(tx: &mut Tx, mut command: PlaceOrder) -> Result<Order> {
     // The units move in the batch of their order: no crash leaves held units without an order.
     stock::move_lines(tx, &order.geo_zone, lines(&order), Cause::Hold, order.order_id.uuid(), now)?;
     save_new(tx, &order, &[order.created_event()]);
+    record_step(tx, &order);
     if let Some((mut cart, lifetime)) = cart {
         // The cart closes in the batch of its order: no crash leaves a cart that can be ordered twice.
         let index_key = carts::active_index_key(&cart);
@@ -227,7 +231,13 @@ fn set_status(tx: &mut Tx, command: SetStatus) -> Result<Order> {
     events.push(order.advance(to, note, now));
     sales::count(tx, &order, was_sale, to.is_sale())?;
     tx.put(Table::Orders, keys::order(order_id), mw_codec::orders::encode(&order, &events));
+    record_step(tx, &order);
     Ok(order)
+}
+
+fn record_step(tx: &mut Tx, order: &Order) {
+    let step = ChangeRef::Order { order_id: order.order_id, version: order.version };
+    tx.record_change(order.updated_at, step);
 }
 
 /// Cancels up to `limit` orders whose time to pay is over; returns how many. A crash before the commit leaves their timers, and the

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::products::ProductPatch;
 use mw_domain::{Category, Money, Product, ProductId, Timestamp};
 use mw_store::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
@@ -23,6 +24,7 @@ use crate::tx::Tx;
 #[async_trait]
 impl Products for EmbeddedStore {
     async fn put_product(&self, product: Product) -> Result<Put> {
+        self.options.partitions.write(Table::Products.name(), product.product_id.as_str());
         self.write(move |tx| put(tx, product)).await
     }
 
@@ -32,6 +34,7 @@ impl Products for EmbeddedStore {
         patch: ProductPatch,
         now: Timestamp,
     ) -> Result<Product> {
+        self.options.partitions.write(Table::Products.name(), product_id.as_str());
         let product_id = product_id.clone();
         self.write(move |tx| {
             let mut product = read(tx, &product_id)?.ok_or(Refusal::ProductNotFound(product_id))?;
@@ -39,22 +42,25 @@ impl Products for EmbeddedStore {
             product.patch(patch, now);
             product.check()?;
             save(tx, Some(&before), &product);
+            tx.record_change(product.updated_at, ChangeRef::ProductPut(&product));
             Ok(product)
         })
         .await
     }
 
     async fn product(&self, product_id: &ProductId, _: Freshness) -> Result<Option<Arc<Product>>> {
+        self.options.partitions.read(Table::Products.name(), product_id.as_str());
         self.cache.product(product_id.as_str().as_bytes())
     }
 
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
         let product_id = product_id.clone();
         self.write(move |tx| {
             let product =
                 read(tx, &product_id)?.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
             tx.remove(Table::ProductsByCategory, index_key(&product));
             tx.remove(Table::Products, keys::product(&product_id));
+            tx.record_change(now, ChangeRef::ProductDeleted(&product_id, now));
             Ok(())
         })
         .await
@@ -75,6 +81,7 @@ impl Products for EmbeddedStore {
         now: Timestamp,
         request: PageRequest,
     ) -> Result<Page<Listed>> {
+        self.options.partitions.read(Table::ProductsByCategory.name(), query.category.as_str());
         let levels = self.levels(now)?;
         let list = category_list(query);
         let mut stock_key = keys::Key::new();
@@ -214,6 +221,7 @@ fn put(tx: &mut Tx, mut product: Product) -> Result<Put> {
         product.updated_at = product.updated_at.max(before.updated_at);
     }
     save(tx, before.as_ref(), &product);
+    tx.record_change(product.updated_at, ChangeRef::ProductPut(&product));
     Ok(Put { product, created: before.is_none() })
 }
 

@@ -4,6 +4,7 @@
 //! one batch too: a crash leaves all of it or none.
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::{Owner, Session, SessionId, Timestamp, UserId};
 use mw_store::carts::Merge;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
@@ -26,7 +27,7 @@ impl Sessions for EmbeddedStore {
                     return Err(Refusal::SessionBound.into());
                 }
                 session.check()?;
-                save(tx, &session);
+                save_changed(tx, &session);
                 Ok(session)
             })
         })
@@ -34,10 +35,12 @@ impl Sessions for EmbeddedStore {
     }
 
     async fn session(&self, session_id: &SessionId, now: Timestamp) -> Result<Option<Session>> {
+        self.options.partitions.read(Table::Sessions.name(), session_id.as_str());
         read(&self.snapshot(), session_id, now)
     }
 
     async fn touch_session(&self, command: TouchSession) -> Result<Session> {
+        self.options.partitions.write(Table::Sessions.name(), command.session_id.as_str());
         // Most activity changes nothing that is stored, and then the command queue is not used.
         let mut session =
             read(&self.snapshot(), &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;
@@ -47,7 +50,7 @@ impl Sessions for EmbeddedStore {
         self.write(move |tx| {
             let mut session = read(tx, &command.session_id, command.now)?.ok_or(Refusal::SessionNotFound)?;
             if session.touch(&command.data, command.now, command.lifetime)? {
-                save(tx, &session);
+                save_changed(tx, &session);
             }
             Ok(session)
         })
@@ -66,7 +69,7 @@ impl Sessions for EmbeddedStore {
         let session_id = session_id.clone();
         self.write(move |tx| {
             let session = read(tx, &session_id, now)?.ok_or(Refusal::SessionNotFound)?;
-            remove(tx, &session);
+            end(tx, &session, now);
             Ok(())
         })
         .await
@@ -94,7 +97,7 @@ impl Sessions for EmbeddedStore {
             let skip = prefix.len() + 8;
             for key in collect_keys(tx, Table::SessionsByUser, &KeyRange::prefix(prefix))? {
                 if let Some(session) = read_listed(tx, &key, skip, &user_id, now)? {
-                    remove(tx, &session);
+                    end(tx, &session, now);
                 }
                 // Also a row whose session has expired or belongs to another user by now.
                 tx.remove(Table::SessionsByUser, key);
@@ -142,6 +145,18 @@ pub(crate) fn save(tx: &mut Tx, session: &Session) {
     tx.put(Table::Sessions, keys::session(&session.session_id), mw_codec::sessions::encode(session));
 }
 
+/// Writes a session that the running command has changed.
+fn save_changed(tx: &mut Tx, session: &Session) {
+    save(tx, session);
+    tx.record_change(session.last_activity, ChangeRef::Session(session));
+}
+
+/// Removes a session that the running command ends.
+fn end(tx: &mut Tx, session: &Session, now: Timestamp) {
+    remove(tx, session);
+    tx.record_change(now, ChangeRef::SessionEnded(&session.session_id, now));
+}
+
 pub(crate) fn remove(tx: &mut Tx, session: &Session) {
     if let Some(user_id) = &session.user_id {
         tx.remove(
@@ -163,7 +178,7 @@ fn login(tx: &mut Tx, command: Login) -> Result<LoggedIn> {
         _ => session.user_id = Some(user_id.clone()),
     }
     session.active(now, session_lifetime);
-    save(tx, &session);
+    save_changed(tx, &session);
     let owner = Owner::User(user_id.clone());
     let merge = Merge {
         user_id,

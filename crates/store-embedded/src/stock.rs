@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mw_codec::changes::ChangeRef;
 use mw_domain::stock::{Cause, Delta};
 use mw_domain::{
     Demand, GeoZone, Level, Movement, ProductId, Reservation, ReservationId, ReservationStatus, Shortage,
@@ -45,6 +46,7 @@ impl Stock for EmbeddedStore {
         _: Freshness,
         now: Timestamp,
     ) -> Result<Option<ZoneStock>> {
+        self.options.partitions.read(Table::Stock.name(), product_id.as_str());
         let key = keys::stock(product_id, geo_zone);
         let Some((level, updated_at)) = self.levels(now)?.level(&key)? else { return Ok(None) };
         Ok(Some(ZoneStock { product_id: product_id.clone(), geo_zone: geo_zone.clone(), level, updated_at }))
@@ -56,6 +58,7 @@ impl Stock for EmbeddedStore {
         _: Freshness,
         now: Timestamp,
     ) -> Result<Vec<ZoneStock>> {
+        self.options.partitions.read(Table::Stock.name(), product_id.as_str());
         let levels = self.snapshot_levels(now)?;
         let mut zones = Vec::new();
         levels.snapshot.scan(
@@ -73,6 +76,7 @@ impl Stock for EmbeddedStore {
     }
 
     async fn set_on_hand(&self, command: SetOnHand) -> Result<ZoneStock> {
+        self.options.partitions.write(Table::Stock.name(), command.product_id.as_str());
         self.write(move |tx| {
             let SetOnHand { product_id, geo_zone, on_hand, expected_on_hand, op, now } = command;
             check_product(tx, &product_id)?;
@@ -85,6 +89,7 @@ impl Stock for EmbeddedStore {
     }
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
+        self.options.partitions.write(Table::Stock.name(), command.product_id.as_str());
         self.write(move |tx| {
             let Adjust { product_id, geo_zone, delta, reason, op, now, identity } = command;
             idempotency::run(tx, identity, now, |tx| {
@@ -314,6 +319,7 @@ pub(crate) fn apply(
     let value = mw_codec::stock::encode_level(level, stock.updated_at);
     tx.put(Table::Stock, keys::stock(product_id, geo_zone), value);
     record(tx, product_id, geo_zone, movement);
+    tx.record_change(stock.updated_at, ChangeRef::Stock(&stock));
     Ok(stock)
 }
 

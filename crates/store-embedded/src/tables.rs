@@ -39,14 +39,17 @@ pub(crate) enum Table {
     Sales,
     /// Idempotency keys with their stored outcomes.
     IdempotencyKeys,
-    /// The currency, the commit sequence number, the first hour of the hourly sums, and the checkpoints of imports.
+    /// The currency, the commit sequence number, the first hour of the hourly sums, how far the feed is purged, and the
+    /// checkpoints of imports.
     Meta,
     /// Running sums by hour and zone.
     SalesByHour,
+    /// The change feed: rows of consecutive changes by the number of their first.
+    Changes,
 }
 
 impl Table {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Carts,
         Self::ClosedCarts,
         Self::CartChanges,
@@ -68,6 +71,7 @@ impl Table {
         Self::IdempotencyKeys,
         Self::Meta,
         Self::SalesByHour,
+        Self::Changes,
     ];
 
     /// The tables whose rows expire.
@@ -105,6 +109,7 @@ impl Table {
             Self::IdempotencyKeys => "idempotency_keys",
             Self::Meta => "meta",
             Self::SalesByHour => "sales_by_hour",
+            Self::Changes => "changes",
         }
     }
 

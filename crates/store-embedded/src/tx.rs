@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fjall::{Database, OwnedWriteBatch, PersistMode, Slice};
+use mw_codec::changes::ChangeRef;
 use mw_domain::Timestamp;
 use mw_store::Result;
 
 use crate::archive::Archive;
 use crate::cache::ReadCache;
+use crate::changes::{Feed, PendingChanges};
 use crate::holds::{HoldChange, HoldEnd, HoldIndex};
 use crate::keys::Key;
 use crate::open::write_format;
@@ -55,6 +57,8 @@ pub(crate) struct Tx {
     hold_changes: Vec<HoldChange>,
     /// How many of them are final.
     hold_changes_final: usize,
+    /// What the running batch adds to the change feed.
+    changes: PendingChanges,
     commit_batch: CommitBatch,
     archive: Option<Archive>,
 }
@@ -74,6 +78,7 @@ pub(crate) struct TxStart {
     pub(crate) outdated: Option<PathBuf>,
     pub(crate) holds: Arc<HoldIndex>,
     pub(crate) archive: Option<Archive>,
+    pub(crate) feed: Arc<Feed>,
 }
 
 #[cfg(test)]
@@ -87,6 +92,7 @@ impl TxStart {
             outdated: None,
             holds: Arc::default(),
             archive: None,
+            feed: Arc::new(Feed::new()),
         }
     }
 }
@@ -104,7 +110,7 @@ pub(crate) struct Committed {
 
 impl Tx {
     pub(crate) fn new(db: Database, tables: Tables, row_cache: RowCache, start: TxStart) -> Self {
-        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds, archive } = start;
+        let TxStart { commit_sequence, next_timers, hourly_from, outdated, holds, archive, feed } = start;
         Self {
             db,
             tables,
@@ -119,6 +125,7 @@ impl Tx {
             holds,
             hold_changes: Vec::new(),
             hold_changes_final: 0,
+            changes: PendingChanges::new(feed),
             commit_batch: Box::new(commit_batch),
             archive,
         }
@@ -133,10 +140,12 @@ impl Tx {
     pub(crate) fn attempt<T>(&mut self, command: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let (timers_before, savepoint) = (self.next_timers, self.undo_discarded + self.undo_log.len());
         let hold_changes_before = self.hold_changes.len();
+        let changes_before = self.changes.count();
         let result = command(self);
         if result.is_err() {
             self.roll_back_to(savepoint.saturating_sub(self.undo_discarded));
             self.hold_changes.truncate(hold_changes_before.max(self.hold_changes_final));
+            self.changes.roll_back_to(changes_before);
             // The timers that the command removed are back.
             self.next_timers = self.next_timers.min(timers_before);
         }
@@ -155,6 +164,17 @@ impl Tx {
         self.undo_discarded += self.undo_log.len();
         self.undo_log.clear();
         self.hold_changes_final = self.hold_changes.len();
+        self.changes.make_final();
+    }
+
+    /// Adds a change of the running command to the feed.
+    pub(crate) fn record_change(&mut self, at: Timestamp, change: ChangeRef<'_>) {
+        self.changes.record(at, change);
+    }
+
+    /// Tells readers of the feed that the last batch is visible.
+    pub(crate) fn publish_changes(&self) {
+        self.changes.publish();
     }
 
     /// Notes what the running command does to the open holds.
@@ -226,6 +246,9 @@ impl Tx {
             let hour = self.hourly_from.hour.to_be_bytes().as_slice().into();
             self.pending_mut(Table::Meta).insert(HOURLY_FROM_KEY.into(), Some(hour));
             self.hourly_from.is_stored = true;
+        }
+        for (key, row) in self.changes.take_rows() {
+            self.pending_mut(Table::Changes).insert(key.into(), Some(row.into()));
         }
         self.commit_sequence += 1;
         let sequence = self.commit_sequence.to_be_bytes().as_slice().into();

@@ -285,6 +285,7 @@ impl WriterThread {
         self.parts.cache.invalidate(&committed.changed);
         self.parts.status.raise(self.tx.next_timers);
         self.parts.metrics.observe_sync(committed.synced_in);
+        self.tx.publish_changes();
         Ok(committed.bytes)
     }
 }

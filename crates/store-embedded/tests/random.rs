@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mw_domain::Currency;
 use mw_store::SharedStore;
+use mw_store::changes::{FeedSettings, Topics};
 use mw_store::contract::random;
 use mw_store_embedded::{EmbeddedStore, Options};
 
@@ -17,6 +18,7 @@ async fn the_engine_agrees_with_the_model() {
             let options = Options {
                 min_free_bytes: 0,
                 memtable_bytes: 4 * 1_024,
+                feed: FeedSettings { topics: Topics::ALL, retention_ms: random::FEED_RETENTION_MS },
                 ..Options::new(folder.path(), currency)
             };
             Arc::new(EmbeddedStore::open(options).unwrap()) as SharedStore

@@ -255,7 +255,10 @@ async fn with_too_little_free_space_writes_are_refused_and_reads_continue() {
     let options =
         Options { min_free_bytes: u64::MAX, ..Options::new(folder.path(), Currency::parse("RUB").unwrap()) };
     let store = EmbeddedStore::open(options).unwrap();
-    assert!(matches!(store.delete_product(&product_id).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(
+        store.delete_product(&product_id, Timestamp::EPOCH).await,
+        Err(StoreError::Unavailable(_))
+    ));
     assert!(matches!(store.ready().await, Err(StoreError::NotServing(_))));
     assert!(store.product(&product_id, Freshness::Latest).await.unwrap().is_some());
 }
@@ -265,7 +268,7 @@ async fn a_closed_store_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.close();
-    let refused = store.delete_product(&ProductId::parse("p").unwrap()).await;
+    let refused = store.delete_product(&ProductId::parse("p").unwrap(), Timestamp::EPOCH).await;
     assert_eq!(refused, Err(StoreError::Unavailable("accept write: the store is closed".into())));
     assert!(matches!(store.ready().await, Err(StoreError::NotServing(_))));
 }

@@ -11,6 +11,7 @@
 )]
 
 mod carts;
+mod changes;
 mod concurrency;
 mod export;
 mod fixtures;
@@ -122,6 +123,8 @@ suite! {
             time_never_runs_backwards_in_a_cart
             an_abandoned_cart_makes_way_for_a_new_one
             there_must_be_a_cart_to_abandon
+            versions_grow_from_cart_to_cart
+            the_version_of_an_earlier_cart_matches_no_later_one
             carts_are_listed_newest_first_until_they_expire
             every_change_of_a_line_is_in_the_history
             two_carts_of_one_instant_each_have_their_history
@@ -273,6 +276,23 @@ suite! {
             a_status_step_is_made_once
             a_hold_ends_in_one_way
             one_of_many_creators_of_a_session_wins
+        }
+        changes {
+            every_step_of_an_order_is_in_the_feed_as_it_was
+            stock_in_the_feed_ends_as_it_is_stored
+            a_product_in_the_feed_ends_as_it_is_stored
+            a_cart_is_in_the_feed_until_it_is_closed
+            a_merge_is_in_the_feed_of_both_carts
+            a_session_is_in_the_feed_until_it_ends
+            refused_and_repeated_requests_leave_no_change
+            what_ends_by_time_is_reported_when_it_is_settled
+            every_page_size_and_every_position_read_the_same_changes
+            a_reader_gets_the_topics_it_asks_for
+            a_reader_that_starts_now_gets_what_comes_after
+            a_waiting_reader_is_woken_by_a_change
+            a_position_before_what_is_kept_has_expired
+            bad_positions_in_the_feed_are_refused
+            changes_of_many_writers_are_all_in_the_feed
         }
         export {
             an_export_has_every_kind_of_record

@@ -2,7 +2,8 @@
 //!
 //! [`delegate_store!`](crate::delegate_store) implements every trait of the contract for a type. It is the only list of the
 //! contract's methods besides the traits themselves, so a new method is one more entry here. The body of each method calls a
-//! macro of the caller, with `self`, the trait, whether the method reads or writes, and the call.
+//! macro of the caller, with `self`, the trait, whether the method reads or writes, and the call; what cannot fail is answered
+//! by the field `inner`.
 //! An arm of that macro that names a method overrides the method.
 #![cfg(feature = "contract")]
 
@@ -19,12 +20,13 @@ pub mod names {
     };
 
     pub use crate::carts::{Abandon, Carts, Merge, Merged, RemoveLine, SetLine};
+    pub use crate::changes::{Changes, ChangesPage, FeedSettings, ReadChanges};
     pub use crate::export::{Checkpoint, Export, ExportImport, Record};
     pub use crate::orders::{Orders, PlaceOrder, Sales, SetStatus};
     pub use crate::products::{CategoryQuery, ImportProduct, Imported, Listed, Products, Put};
     pub use crate::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
     pub use crate::stock::{Adjust, Audit, Reserve, SetOnHand, Stock};
-    pub use crate::{Done, Freshness, Maintenance, Page, PageRequest, RequestIdentity, Result};
+    pub use crate::{Done, Freshness, Maintenance, Page, PageRequest, Position, RequestIdentity, Result};
 }
 
 /// `delegate_store!(MyStore, call)` implements the contract for `MyStore`; the body of a method is, for example,
@@ -144,8 +146,8 @@ macro_rules! delegate_store {
                     $call!(self, Products Read, product(product_id, freshness))
                 }
 
-                async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-                    $call!(self, Products Write, delete_product(product_id))
+                async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
+                    $call!(self, Products Write, delete_product(product_id, now))
                 }
 
                 async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {
@@ -272,6 +274,21 @@ macro_rules! delegate_store {
 
                 async fn cancel_unpaid(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
                     $call!(self, Orders Write, cancel_unpaid(now, note, limit))
+                }
+            }
+
+            #[$crate::delegation::async_trait]
+            impl Changes for $store {
+                fn feed(&self) -> FeedSettings {
+                    self.inner.feed()
+                }
+
+                async fn changes(&self, request: ReadChanges) -> Result<ChangesPage> {
+                    $call!(self, Changes Read, changes(request))
+                }
+
+                async fn changes_after(&self, position: &Position) -> Result<()> {
+                    $call!(self, Changes Read, changes_after(position))
                 }
             }
 

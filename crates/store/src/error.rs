@@ -38,6 +38,8 @@ pub enum StoreError {
 pub enum Refusal {
     #[error("the cursor is not one that this list gave out")]
     InvalidCursor,
+    #[error("changes after the cursor are no longer kept")]
+    CursorExpired,
     #[error("{field}: {detail}")]
     InvalidField { field: String, detail: String },
     #[error("no product {0}")]

@@ -4,8 +4,10 @@
 //! Every command carries the time and the new ids, so that an engine is deterministic and a command can be repeated.
 //! An acknowledged write survives the crash of the process.
 
+pub mod audit;
 pub mod backup;
 pub mod carts;
+pub mod changes;
 pub mod contract;
 pub mod delegation;
 pub mod error;
@@ -14,6 +16,7 @@ pub mod idempotency;
 pub mod model;
 pub mod orders;
 pub mod page;
+pub mod partitions;
 pub mod products;
 pub mod request;
 pub mod sessions;
@@ -24,6 +27,7 @@ use std::sync::Arc;
 
 pub use backup::BackupStatus;
 pub use carts::Carts;
+pub use changes::Changes;
 pub use error::{Refusal, Result, StoreError};
 pub use export::ExportImport;
 pub use idempotency::{Done, Fingerprint, RequestIdentity, StoredValue};
@@ -88,9 +92,9 @@ pub trait Maintenance: Send + Sync {
 }
 
 /// The whole storage contract.
-pub trait Store: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance {}
+pub trait Store: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance {}
 
-impl<T: Carts + Sessions + Products + Stock + Orders + ExportImport + Maintenance> Store for T {}
+impl<T: Carts + Sessions + Products + Stock + Orders + Changes + ExportImport + Maintenance> Store for T {}
 
 /// A store that is shared by all request handlers.
 pub type SharedStore = Arc<dyn Store>;

@@ -4,6 +4,7 @@
 //! engine and the model agree only if both keep the contract.
 
 mod carts;
+mod changes;
 mod export;
 mod idempotency;
 mod orders;
@@ -21,13 +22,22 @@ use mw_domain::{
     Product, ProductId, Reservation, ReservationId, Session, SessionId, Timestamp,
 };
 
+use crate::changes::{FeedSettings, Topics};
 use crate::idempotency::StoredOutcome;
 use crate::{Maintenance, Result};
+use changes::Feed;
 
 /// A store in memory; dropping it drops its data.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Model {
     state: Mutex<State>,
+}
+
+impl Default for Model {
+    /// Every topic of the feed is written.
+    fn default() -> Self {
+        Self::with_feed(FeedSettings { topics: Topics::ALL, ..FeedSettings::default() })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +51,7 @@ struct State {
     orders: BTreeMap<OrderId, StoredOrder>,
     stored_outcomes: BTreeMap<IdempotencyKey, StoredOutcome>,
     imports: BTreeMap<String, u64>,
+    feed: Feed,
 }
 
 /// The identity of a line change: one version of a cart changes a line at most once.
@@ -63,6 +74,11 @@ struct StoredOrder {
 impl Model {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A model that records changes as `feed` says.
+    pub fn with_feed(feed: FeedSettings) -> Self {
+        Self { state: Mutex::new(State { feed: Feed::new(feed), ..State::default() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -72,7 +72,7 @@ pub trait Products: Send + Sync {
     async fn product(&self, product_id: &ProductId, freshness: Freshness) -> Result<Option<Arc<Product>>>;
 
     /// Removes the product from the catalogue; its stock levels stay. Refuses: `ProductNotFound`.
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()>;
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()>;
 
     /// Refuses: `StockBelowReserved`.
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>>;

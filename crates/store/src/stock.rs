@@ -1,6 +1,9 @@
 //! The contract of stock: every read shows `reserved <= on_hand`, and units are conserved: each one is on hand or has
 //! left the stock with a paid order or a confirmed reservation. The ledger proves it.
 
+pub mod decision;
+pub mod ledger;
+
 use mw_domain::limits::ON_HAND_MAX;
 use mw_domain::stock::Delta;
 use mw_domain::{Demand, GeoZone, Level, ProductId, Reservation, ReservationId, Timestamp, ZoneStock};
@@ -88,6 +91,8 @@ pub struct Drift {
 pub struct Audit {
     pub levels: u64,
     pub movements: u64,
+    /// Of the movements, those that other programs made on a database that they share with the service.
+    pub external: u64,
     pub drifts: Vec<Drift>,
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use mw_store::SharedStore;
+use mw_store::changes::{FeedSettings, Topics};
 use mw_store::contract::random;
 use mw_store::model::Model;
 
 #[tokio::test]
 async fn the_model_agrees_with_itself() {
     for seed in random::seeds(6) {
-        let kept: SharedStore = Arc::new(Model::new());
+        let feed = FeedSettings { topics: Topics::ALL, retention_ms: random::FEED_RETENTION_MS };
+        let kept: SharedStore = Arc::new(Model::with_feed(feed));
         random::run(seed, random::steps(600), async || Arc::clone(&kept)).await;
     }
 }

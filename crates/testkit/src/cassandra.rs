@@ -7,8 +7,8 @@ mod statement_faults;
 
 pub use fresh::{Lease, fresh};
 pub use mw_cassandra_testbed::{
-    CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, Network, Node, SUPERUSER,
-    SUPERUSER_PASSWORD, TEST_VARIABLE,
+    CASSANDRA_VERSION, CQL_PORT, Cluster, ClusterError, ClusterOptions, JOLOKIA_PASSWORD, JOLOKIA_PORT,
+    JOLOKIA_USER, Network, Node, SUPERUSER, SUPERUSER_PASSWORD, TEST_VARIABLE,
 };
 pub use statement_faults::{PausedStatement, StatementScript};
 

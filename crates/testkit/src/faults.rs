@@ -42,6 +42,7 @@ pub enum Noun {
     Products,
     Stock,
     Orders,
+    Changes,
     ExportImport,
     Maintenance,
 }

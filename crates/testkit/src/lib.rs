@@ -1,13 +1,15 @@
-//! What tests of several crates share: builders of values, a fake clock, fault injection, and with the feature `cassandra` a
-//! real Cassandra cluster.
+//! What tests of several crates share: builders of values, a fake clock, fault injection, and with the features `cassandra`
+//! and `mongodb` real servers.
 //!
-//! Only a dev-dependency. Without the feature no test compiles the Cassandra driver.
+//! Only a dev-dependency. Without a feature no test compiles its driver.
 
 pub mod builders;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod clock;
 pub mod faults;
+#[cfg(feature = "mongodb")]
+pub mod mongodb;
 
 pub use clock::FakeClock;
 pub use faults::{Calls, Fault, FaultyStore};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mw_domain::Timestamp;
 use mw_store::model::Model;
 use mw_store::{Freshness, Maintenance, Products, Refusal, SharedStore, StoreError};
 use mw_testkit::builders::{product, product_id};
@@ -49,7 +50,7 @@ async fn an_ambiguous_failure_is_applied_or_not() {
         assert_eq!(is_there(&store, id).await, done);
     }
     store.fail(Calls::Writes, Fault::AmbiguousDone);
-    let refused = store.delete_product(&product_id("absent")).await.unwrap_err();
+    let refused = store.delete_product(&product_id("absent"), Timestamp::EPOCH).await.unwrap_err();
     assert!(matches!(refused.refusal(), Some(Refusal::ProductNotFound(_))), "{refused:?}");
 }
 

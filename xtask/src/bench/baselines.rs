@@ -44,7 +44,7 @@ impl Postgres {
     /// Does nothing if it is installed.
     pub(super) fn install() -> Result<()> {
         if programs().is_none() {
-            mw_cassandra_testbed::install_package("postgresql", |line| say(line))?;
+            mw_testbed::apt::install("postgresql", |line| say(line))?;
         }
         ensure!(
             programs().is_some(),
@@ -155,7 +155,7 @@ impl Redis {
     pub(super) fn install() -> Result<()> {
         let is_installed = || quiet(Command::new("redis-server").arg("--version"));
         if !is_installed() {
-            mw_cassandra_testbed::install_package("redis-server", |line| say(line))?;
+            mw_testbed::apt::install("redis-server", |line| say(line))?;
         }
         if !is_installed() {
             bail!(

@@ -21,13 +21,15 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-store-*", Only(&["mw-domain", "mw-store", "mw-codec"])),
     ("mw-shop", Only(&["mw-domain", "mw-store"])),
     ("mw-http", Only(&["mw-domain", "mw-store", "mw-shop"])),
-    ("mw-cassandra-testbed", Only(&[])),
+    ("mw-testbed", Only(&[])),
+    ("mw-cassandra-testbed", Only(&["mw-testbed"])),
+    ("mw-mongodb-testbed", Only(&["mw-testbed"])),
     ("mw-loadgen", Only(&[])),
-    ("mw-operate", Only(&[])),
+    ("mw-operate", Only(&["mw-domain", "mw-store"])),
     ("mw-bench-baselines", Only(&["mw-loadgen"])),
     ("mw-testkit", All),
     ("mw", All),
-    ("xtask", Only(&["mw-cassandra-testbed"])),
+    ("xtask", Only(&["mw-cassandra-testbed", "mw-mongodb-testbed", "mw-testbed"])),
 ];
 
 /// Crates from outside that a crate of ours must do without.
@@ -38,6 +40,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["mw", "mw-bench-baselines", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
+    ("mongodb", &["mw-bench-baselines", "mw-store-mongodb", "mw-testkit"]),
     ("redis", &["mw-bench-baselines"]),
     ("scylla", &["mw-bench-baselines", "mw-store-cassandra", "mw-testkit"]),
     (

@@ -35,7 +35,7 @@ const WORDS: &[Word] = &[
     word("shoppers", "users"),
     word("whoever", "name the process, the reader or the request"),
     word("somebody", "name the process, the reader or the request"),
-    word("nobody", "name the process, the reader or the request"),
+    word("nobody", "name the process, the reader or the request").except(&["nobody:"]),
     word("anybody", "name the process, the reader or the request"),
     word("everybody", "name the processes, the readers or the requests"),
     word("those who", "name the processes, the readers or the requests"),

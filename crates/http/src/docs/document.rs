@@ -15,7 +15,8 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use crate::error::Code;
 use crate::middleware::RouteKind;
 use crate::routes::{
-    backup, carts, export, import, operations, orders, products, reports, reservations, sessions, stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
+    sessions, stock,
 };
 use crate::settings::Role;
 use crate::wire::schema;
@@ -50,8 +51,10 @@ pub(crate) struct RouteDoc {
         reservations::create, reservations::read, reservations::confirm, reservations::release,
         orders::place, orders::read, orders::events, orders::set_status, orders::cancel, orders::of_user, orders::list,
         reports::sales, reports::abandoned_carts,
+        changes::read,
         operations::health, operations::ready, operations::metrics,
         export::export, backup::start, backup::status, backup::audit,
+        partitions::list, partitions::plans, partitions::set_plan, partitions::end_plan, partitions::audit,
     ),
     tags(
         (name = "carts", description = "Carts of users and of guests"),
@@ -61,7 +64,8 @@ pub(crate) struct RouteDoc {
         (name = "reservations", description = "Units held for a while"),
         (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
-        (name = "operations", description = "Health, readiness, metrics, backups"),
+        (name = "changes", description = "The change feed"),
+        (name = "operations", description = "Health, readiness, metrics, backups, partitions, the audit log"),
     ),
 )]
 struct Handlers;

@@ -86,6 +86,26 @@ params! {
         idle_for: Option<u32>,
     }
 
+    ChangesParams in Query {
+        /// `cursor` of a change or `next_cursor` of a page; `now`: only what comes from now on. Without it: the oldest change
+        /// that is kept.
+        after: Option<String>,
+        /// Some of `orders`, `stock`, `products`, `carts`, `sessions`, separated by commas; by default all that are written.
+        topics: Option<String>,
+        /// How many changes a page has at most.
+        #[param(minimum = 1, maximum = 1000, default = 100)]
+        limit: Option<u32>,
+        /// How many seconds to wait for the first change.
+        #[param(minimum = 0, maximum = 30, default = 0)]
+        wait: Option<u32>,
+    }
+
+    LastEventId in Header {
+        /// `id` of the last event; it wins over `after`.
+        #[param(rename = "Last-Event-ID", value_type = String, required = false)]
+        last_event_id: Option<String>,
+    }
+
     IfMatchVersion in Header {
         /// The version the change is made to, in quotes; a cart that is not there has version 0.
         #[param(rename = "If-Match", value_type = String, required = false, example = "\"7\"")]

@@ -104,6 +104,8 @@ pub(crate) struct AuditView<'a> {
     levels: u64,
     /// Movements in their ledgers.
     movements: u64,
+    /// Of the movements, those that other programs made on a database that they share with the service.
+    external: u64,
     /// Levels that their ledger or the open holds do not explain.
     drifts: Vec<DriftView<'a>>,
 }
@@ -111,7 +113,7 @@ pub(crate) struct AuditView<'a> {
 impl<'a> AuditView<'a> {
     pub(crate) fn new(audit: &'a Audit) -> Self {
         let drifts = audit.drifts.iter().map(DriftView::new).collect();
-        Self { levels: audit.levels, movements: audit.movements, drifts }
+        Self { levels: audit.levels, movements: audit.movements, external: audit.external, drifts }
     }
 
     /// An estimate of the bytes of the JSON.

@@ -178,6 +178,7 @@ fn the_list_of_codes_is_closed() {
             "404 session_not_found",
             "404 stock_not_found",
             "405 method_not_allowed",
+            "410 cursor_expired",
             "409 out_of_stock",
             "409 price_changed",
             "409 cart_empty",

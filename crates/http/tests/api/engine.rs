@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
+use mw_store::changes::{FeedSettings, Topics};
 use mw_store::model::Model;
 use mw_store_embedded::{EmbeddedStore, Options};
-use mw_testkit::{FaultyStore, builders, cassandra};
+use mw_testkit::{FaultyStore, builders, cassandra, mongodb};
 use tokio::runtime::Runtime;
 
 /// Names one of [`Engine`]; `model` where it is not set.
@@ -15,9 +16,10 @@ enum Engine {
     Model,
     Embedded,
     Cassandra,
+    Mongodb,
 }
 
-/// Runs the Cassandra driver: a test's own runtime ends before its store does.
+/// Runs the drivers: a test's own runtime ends before its store does.
 static DRIVER: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 impl Engine {
@@ -26,7 +28,8 @@ impl Engine {
             "model" => Self::Model,
             "embedded" => Self::Embedded,
             "cassandra" => Self::Cassandra,
-            other => panic!("{VARIABLE} is model, embedded or cassandra, not {other:?}"),
+            "mongodb" => Self::Mongodb,
+            other => panic!("{VARIABLE} is model, embedded, cassandra or mongodb, not {other:?}"),
         }
     }
 
@@ -36,7 +39,8 @@ impl Engine {
             Self::Embedded => {
                 let folder = tempfile::tempdir().unwrap();
                 let currency = builders::settings().currency;
-                let options = Options { min_free_bytes: 0, ..Options::new(folder.path(), currency) };
+                let feed = FeedSettings { topics: Topics::ALL, ..FeedSettings::default() };
+                let options = Options { min_free_bytes: 0, feed, ..Options::new(folder.path(), currency) };
                 FaultyStore::on(Arc::new(EmbeddedStore::open(options).unwrap()), folder)
             }
             Self::Cassandra => {
@@ -52,6 +56,11 @@ impl Engine {
                         (lease.open().await, lease)
                     })
                 });
+                let (store, lease) = opened.join().unwrap();
+                FaultyStore::on(store, lease)
+            }
+            Self::Mongodb => {
+                let opened = std::thread::spawn(|| DRIVER.block_on(mongodb::fresh()));
                 let (store, lease) = opened.join().unwrap();
                 FaultyStore::on(store, lease)
             }
@@ -76,10 +85,11 @@ fn engines_are_chosen_by_name() {
     assert_eq!(Engine::named("model"), Engine::Model);
     assert_eq!(Engine::named("embedded"), Engine::Embedded);
     assert_eq!(Engine::named("cassandra"), Engine::Cassandra);
+    assert_eq!(Engine::named("mongodb"), Engine::Mongodb);
 }
 
 #[test]
-#[should_panic(expected = "MW_TEST_ENGINE is model, embedded or cassandra, not \"fjall\"")]
+#[should_panic(expected = "MW_TEST_ENGINE is model, embedded, cassandra or mongodb, not \"fjall\"")]
 fn an_unknown_engine_is_an_error() {
     Engine::named("fjall");
 }

@@ -12,6 +12,7 @@
 mod auth;
 mod backup;
 mod carts;
+mod changes;
 mod client;
 mod codes;
 mod concurrency;

@@ -1,6 +1,8 @@
-//! `mw policy`: the policy of every table of a cluster, and how stale the response of each call may be.
+//! `mw policy`: the policy of every table of a Cassandra cluster, and how stale the response of each call may be; on MongoDB
+//! where each call reads.
 
 mod calls;
+mod mongodb;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +14,10 @@ use mw_store_cassandra::{Class, Options, Table};
 use serde::Serialize;
 
 use self::calls::{CALLS, Call};
-use crate::config::{Config, ConfigArgs};
+use crate::config::{Config, ConfigArgs, Engine};
 use crate::terminal::{self, columns};
 
-/// Print the policy of the Cassandra tables, and how stale the response of each call may be
+/// Print the policy of the Cassandra tables or of reads on MongoDB, and how stale the response of each call may be
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each table has consistency levels for writes, reads, stale reads and LWTs (serial); read repair; gc_grace, which also \
@@ -23,8 +25,12 @@ bounds how long hints are kept; a repair interval; a TTL; a compaction strategy.
 [store.cassandra.policy.<table>]. A combination that may lose or resurrect data is refused, here and at startup. \
 `mw schema apply` sets the table options.
 
+With --store mongodb it prints read preference, read concern and staleness of each call; change them under \
+[store.mongodb.policy.<call>].
+
 Examples:
   mw policy
+  mw policy --store mongodb
   mw policy --json | jq '.tables[] | select(.lwt) | .table'
   mw policy --set store.cassandra.policy.product_by_id.stale_read=LOCAL_QUORUM")]
 pub(crate) struct Args {
@@ -38,6 +44,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config.sources())?;
+    if config.engine == Engine::Mongodb {
+        return mongodb::run(&config.mongodb, args.json);
+    }
     let report = Report::of(&config.cassandra);
     if args.json {
         let json = serde_json::to_string_pretty(&report).context("write the policy as JSON")?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use mw_http::prometheus::Registry;
 use mw_http::{Api, ReloadHandle, Server};
+use mw_operate::partitions::PartitionCounters;
 use mw_shop::{Shop, SystemClock};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -13,9 +14,10 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, Engine, ServerArgs, Sources};
 use crate::demo::{self, Filled};
+use crate::operations::repair::RepairSteward;
 use crate::storage::Storage;
 use crate::trace::TraceFile;
-use crate::{open_files, runtime, terminal};
+use crate::{open_files, operations, runtime, terminal};
 
 /// Before the expiry task restarts after a panic.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
@@ -57,12 +59,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     terminal::log(&config.log);
     open_files::raise_limit();
     trace(&mut config)?;
+    let counters = operations::count_partitions(&mut config);
     let runtime = runtime::serving(config.workers)?;
     let served = runtime.block_on(async {
         // Installed first, so that a signal while the store is being opened or filled is not lost.
         let mut signals = Stop::watch()?;
         let Some(storage) = open(args, &config, &mut signals).await? else { return Ok(()) };
-        let served = serve(args, config, &storage, signals).await;
+        let served = serve(args, config, &storage, counters, signals).await;
         storage.close().await;
         served
     });
@@ -91,13 +94,31 @@ async fn open(args: &Args, config: &Config, signals: &mut Stop) -> Result<Option
     }
 }
 
-async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop) -> Result<()> {
+async fn serve(
+    args: &Args,
+    config: Config,
+    storage: &Storage,
+    counters: Arc<PartitionCounters>,
+    mut signals: Stop,
+) -> Result<()> {
     let shop = Shop::new(storage.shared(), Arc::new(SystemClock), config.shop);
     if args.demo {
         let filled = demo::fill(&shop).await?;
         terminal::note(&message(&filled));
     }
-    let api = Api::new(shop.clone(), &config.server, &config.tokens, Registry::new())
+    for topic in config.feed.topics.iter().filter(|topic| !shop.feed().topics.contains(*topic)) {
+        tracing::warn!(topic = topic.name(), "write the change feed: this engine does not write this topic");
+    }
+    let registry = Registry::new();
+    let operations = operations::of(storage);
+    let steward = operations::steward(&operations, counters, &config.operate, &registry)?;
+    let repair = match storage {
+        Storage::Cassandra { store, .. } => {
+            Some(RepairSteward::new(Arc::clone(store), config.operate.clone(), &registry)?)
+        }
+        Storage::Embedded { .. } | Storage::Mongodb { .. } => None,
+    };
+    let api = Api::with_operations(shop.clone(), &config.server, &config.tokens, registry, Some(operations))
         .context("register metrics")?;
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     if config.server.tls.is_none() && !config.listen.ip().is_loopback() {
@@ -110,9 +131,15 @@ async fn serve(args: &Args, config: Config, storage: &Storage, mut signals: Stop
     let server = Server::bind(config.listen, config.server, api).await?;
     let reload = tokio::spawn(reload_on_hangup(args.server.sources(), server.reload_handle(), hangups()?));
     let expiry = tokio::spawn(expire(shop));
+    let steward = tokio::spawn(steward.run());
+    let repair = repair.map(|repair| tokio::spawn(repair.run()));
     terminal::print(&format!("mw is serving {scheme}://{} ({})\n", server.address(), storage.described()))?;
     server.run(signals.received()).await;
     expiry.abort();
+    steward.abort();
+    if let Some(repair) = repair {
+        repair.abort();
+    }
     reload.abort();
     tracing::info!("stopped serving");
     Ok(())

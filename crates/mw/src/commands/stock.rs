@@ -76,7 +76,7 @@ async fn audit_running(client: &ShopClient) -> Result<Audit> {
     let reply = client.get_json("/v1/operations/stock/audit").await?;
     let reply: AuditReply = serde_json::from_value(reply).context("read the audit")?;
     let drifts = reply.drifts.into_iter().map(DriftReply::drift).collect::<Result<_>>()?;
-    Ok(Audit { levels: reply.levels, movements: reply.movements, drifts })
+    Ok(Audit { levels: reply.levels, movements: reply.movements, external: reply.external, drifts })
 }
 
 /// The audit as the API writes it.
@@ -84,6 +84,7 @@ async fn audit_running(client: &ShopClient) -> Result<Audit> {
 struct AuditReply {
     levels: u64,
     movements: u64,
+    external: u64,
     drifts: Vec<DriftReply>,
 }
 
@@ -128,8 +129,14 @@ pub(super) fn report(audit: &Audit) -> String {
         1 => "1 stock level drifted".to_owned(),
         count => format!("{count} stock levels drifted"),
     };
-    let mut text =
-        format!("audited {} stock levels against {} movements: {verdict}\n", audit.levels, audit.movements);
+    let external = match audit.external {
+        0 => String::new(),
+        count => format!(" ({count} by other programs)"),
+    };
+    let mut text = format!(
+        "audited {} stock levels against {} movements{external}: {verdict}\n",
+        audit.levels, audit.movements
+    );
     for drift in &audit.drifts {
         text.push_str(&line(drift));
     }
@@ -155,8 +162,11 @@ mod tests {
 
     #[test]
     fn a_report_names_every_level_that_drifted() {
-        let mut audit = Audit { levels: 7, movements: 20, drifts: Vec::new() };
+        let mut audit = Audit { levels: 7, movements: 20, ..Audit::default() };
         assert_eq!(report(&audit), "audited 7 stock levels against 20 movements: no drift\n");
+        let shared = Audit { external: 3, ..audit.clone() };
+        let by_others = "audited 7 stock levels against 20 movements (3 by other programs): no drift\n";
+        assert_eq!(report(&shared), by_others);
         audit.drifts.push(Drift {
             product_id: ProductId::parse("p-1").unwrap(),
             geo_zone: GeoZone::parse("spb").unwrap(),

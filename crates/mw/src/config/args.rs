@@ -12,7 +12,7 @@ pub(crate) struct ConfigArgs {
     data: Option<String>,
 
     /// Storage engine (store.engine) [default: embedded]
-    #[arg(long, value_name = "ENGINE", value_parser = ["embedded", "cassandra"])]
+    #[arg(long, value_name = "ENGINE", value_parser = ["embedded", "cassandra", "mongodb"])]
     store: Option<String>,
 
     /// Configuration file; `mw config` prints one to start from

@@ -45,6 +45,9 @@ const LIFETIME: Kind = Kind::Time { min: Duration::from_secs(1), max: Duration::
 /// A stale read may be 30 s old; the rest of that is for replicas that were down.
 const PRODUCT_CACHE_TTL_MAX: Duration = Duration::from_secs(20);
 
+/// What a status word of another program may mean.
+const ORDER_STATUSES: &[&str] = &["created", "paid", "shipped", "delivered", "cancelled", "returned"];
+
 const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
 }
@@ -57,6 +60,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("shop.currency", Kind::Currency),
     key("server.listen", Kind::Address),
     key("server.max_in_flight", count(1, 1_000_000)),
+    key("server.max_streams", count(1, 100_000)),
     key("server.max_connections", count(1, 1_000_000)),
     key("server.body_limit", size(1 << 10, 64 * MIB)),
     key("server.header_limit", size(8 << 10, MIB)),
@@ -71,7 +75,7 @@ pub(crate) const KEYS: &[Key] = &[
     optional("server.tls.key", Kind::Text),
     key("log.filter", Kind::LogFilter),
     key("log.format", Kind::OneOf(&["text", "json"])),
-    key("store.engine", Kind::OneOf(&["embedded", "cassandra"])),
+    key("store.engine", Kind::OneOf(&["embedded", "cassandra", "mongodb"])),
     key("store.embedded.path", Kind::Text),
     key("store.embedded.block_cache", size(MIB, TIB)),
     key("store.embedded.cache", size(MIB, TIB)),
@@ -100,11 +104,32 @@ pub(crate) const KEYS: &[Key] = &[
     optional("store.cassandra.tls.key", Kind::Text),
     optional("store.cassandra.replication.*.*", count(1, 100)),
     optional("store.cassandra.policy.*.*", Kind::Scalar),
+    key("store.mongodb.uri", Kind::Uri),
+    key("store.mongodb.database", Kind::Text),
+    key("store.mongodb.shape", Kind::OneOf(&["customer", "user"])),
+    key("store.mongodb.request_timeout", TIMEOUT),
+    optional("store.mongodb.shard_keys.orders", Kind::Text),
+    optional("store.mongodb.shard_keys.products", Kind::Text),
+    optional("store.mongodb.shard_keys.carts", Kind::Text),
+    optional("store.mongodb.statuses.*", Kind::OneOf(ORDER_STATUSES)),
+    optional("store.mongodb.policy.*.*", Kind::Scalar),
+    key(
+        "operate.partitions.window",
+        Kind::Time { min: Duration::from_secs(1), max: Duration::from_hours(1) },
+    ),
+    key("operate.partitions.wide", size(MIB, GIB)),
+    key("operate.partitions.adapt", Kind::OneOf(&["auto", "advise", "off"])),
+    optional("operate.repair.blackout", Kind::Texts),
+    key("operate.jolokia.port", count(1, 65_535)),
+    optional("operate.jolokia.username", Kind::Text),
+    secret("operate.jolokia.password"),
     key("carts.user_ttl", LIFETIME),
     key("carts.guest_ttl", LIFETIME),
     key("sessions.ttl", LIFETIME),
     key("orders.payment_window", LIFETIME),
     key("reservations.ttl", Kind::Seconds { min: 1, max: 86_400 }),
+    key("feed.topics", Kind::Topics),
+    key("feed.retention", LIFETIME),
     optional("tokens", Kind::Tokens),
 ];
 

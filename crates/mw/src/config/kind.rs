@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use mw_domain::Currency;
+use mw_store::changes::{Topic, Topics};
 use toml::Value;
 
 /// The kind of a key's value with its bounds.
@@ -14,6 +15,8 @@ pub(crate) enum Kind {
     /// Text of at least one character; also paths.
     Text,
     OneOf(&'static [&'static str]),
+    /// `mongodb://…`; its password is not shown.
+    Uri,
     Currency,
     Address,
     /// An address, or `off`.
@@ -37,6 +40,8 @@ pub(crate) enum Kind {
         max: u64,
     },
     Texts,
+    /// Topics of the change feed, perhaps none.
+    Topics,
     Flag,
     /// A part of a whole: 0 to 1.
     Share,
@@ -50,7 +55,13 @@ impl Kind {
     pub(crate) fn is_text(self) -> bool {
         !matches!(
             self,
-            Self::Count { .. } | Self::Texts | Self::Flag | Self::Share | Self::Tokens | Self::Scalar
+            Self::Count { .. }
+                | Self::Texts
+                | Self::Topics
+                | Self::Flag
+                | Self::Share
+                | Self::Tokens
+                | Self::Scalar
         )
     }
 
@@ -59,6 +70,7 @@ impl Kind {
         match self {
             Self::Text => text(value).map(drop),
             Self::OneOf(choices) => one_of(value, choices).map(drop),
+            Self::Uri => uri(value).map(drop),
             Self::Currency => currency(value).map(drop),
             Self::Address => address(value).map(drop),
             Self::AddressOrOff => address_or_off(value).map(drop),
@@ -75,6 +87,7 @@ impl Kind {
             }
             Self::Size { min, max } => between(size(value)?, min, max, show_size),
             Self::Texts => texts(value).map(drop),
+            Self::Topics => topics(value).map(drop),
             Self::Flag => flag(value).map(drop),
             Self::Share => share(value).map(drop),
             // The value is not repeated in the error: it may hold a secret.
@@ -126,6 +139,20 @@ pub(crate) fn texts(value: &Value) -> Result<Vec<&str>, String> {
     }
 }
 
+pub(crate) fn topics(value: &Value) -> Result<Topics, String> {
+    let Value::Array(items) = value else {
+        return Err(unexpected("an array of topics, such as [\"orders\", \"stock\"]", value));
+    };
+    let topic = |item| {
+        let name = text(item)?;
+        Topic::named(name).ok_or_else(|| {
+            let names: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
+            format!("{name:?} is no topic: they are {}", names.join(", "))
+        })
+    };
+    items.iter().map(topic).collect()
+}
+
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| unexpected("true or false", value))
 }
@@ -146,6 +173,27 @@ pub(crate) fn one_of<'a>(value: &'a Value, choices: &[&str]) -> Result<&'a str, 
     match value {
         Value::String(text) if choices.contains(&text.as_str()) => Ok(text),
         other => Err(unexpected(&quoted.join(" or "), other)),
+    }
+}
+
+/// The value is not repeated in the error: it may hold a password.
+pub(crate) fn uri(value: &Value) -> Result<&str, String> {
+    let uri = text(value).map_err(|_| "expected text in quotes".to_owned())?;
+    if uri.starts_with("mongodb://") || uri.starts_with("mongodb+srv://") {
+        return Ok(uri);
+    }
+    Err("expected mongodb://host:port or mongodb+srv://host".to_owned())
+}
+
+/// The URI without its password.
+pub(crate) fn without_password(uri: &str) -> String {
+    let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
+    match rest.split_once('@') {
+        Some((login, hosts)) => {
+            let user = login.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}:…@{hosts}")
+        }
+        None => uri.to_owned(),
     }
 }
 

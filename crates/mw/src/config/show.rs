@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::keys::{KEYS, Presence};
-use super::kind::Kind;
+use super::kind::{Kind, without_password};
 use super::layers::{Setting, Settings};
 use super::tokens::MASK;
 
@@ -22,10 +22,10 @@ pub(crate) fn show(settings: &Settings) -> String {
         for (path, setting) in settings.like(key) {
             found = true;
             let name = open_table(path, &mut table, &mut lines);
-            let value = if key.presence == Presence::Secret {
-                Value::String(MASK.to_owned())
-            } else {
-                setting.value.clone()
+            let value = match (key.presence, key.kind, &setting.value) {
+                (Presence::Secret, ..) => Value::String(MASK.to_owned()),
+                (_, Kind::Uri, Value::String(uri)) => Value::String(without_password(uri)),
+                (.., value) => value.clone(),
             };
             let line = format!("{} = {value}", quoted(name));
             lines.push(with_origin(&line, &setting.origin.of(path)));

@@ -89,7 +89,7 @@ impl Tables {
 }
 
 /// The products that [`populate`] sells.
-fn stock_up(client: &mut Client) {
+pub(crate) fn stock_up(client: &mut Client) {
     for product in ["phone-a01-0-1", "phone-a01-0-2", "phone-a01-0-3"] {
         let price = json!({"amount": "9990.00", "currency": "RUB"});
         let body = json!({"name": product, "category": "phones", "price": price});
@@ -162,7 +162,7 @@ fn serves(shop: &Shop) {
 }
 
 /// Each engine has an order of its own.
-fn records(text: &str) -> Vec<&str> {
+pub(crate) fn records(text: &str) -> Vec<&str> {
     let mut records: Vec<&str> = body(text).lines().collect();
     records.sort_unstable();
     records

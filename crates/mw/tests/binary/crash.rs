@@ -6,6 +6,7 @@
 mod check;
 mod crash_client;
 mod expected;
+mod feed;
 mod op;
 
 use std::path::Path;

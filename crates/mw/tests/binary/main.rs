@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
+mod alerts;
 mod audit;
 mod backup;
 mod bench;
@@ -18,8 +19,10 @@ mod crash;
 mod damage;
 mod disk;
 mod export;
+mod mongodb;
 mod mounts;
 mod partitions;
 mod process;
+mod repair;
 mod serve;
 mod takeover;

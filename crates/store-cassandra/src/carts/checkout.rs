@@ -4,10 +4,10 @@ use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, OrderId, Timestamp};
 use mw_store::Result;
 
-use super::rows::{CartBatch, RowTtl, cart_key};
-use super::{lock_key, subject};
+use super::decisions::{Decided, Plan, Planned};
+use super::lock_key;
+use super::rows::{CartPartition, RowTtl, cart_key};
 use crate::CassandraStore;
-use crate::revision::CasLoop;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CloseResult {
@@ -29,28 +29,24 @@ impl CassandraStore {
     ) -> Result<CloseResult> {
         let owner = &ordered.owner;
         let ttl = RowTtl::of_change(owner, lifetime, now);
-        let mut cas_loop = CasLoop::of(subject(owner));
         let _lock = self.locks.partition(&lock_key(owner)).await;
-        loop {
-            let partition = self.cart_partition(owner).await?;
-            let active = partition
-                .active_with_key(cart_key(ordered))
-                .filter(|active| active.cart.version == ordered.version);
-            let Some(before) = active else {
-                let stored = self.stored_cart(owner, cart_key(ordered)).await?;
-                let is_closed = stored.is_some_and(|stored| stored.cart.order_id == Some(order_id));
-                return Ok(if is_closed { CloseResult::Closed } else { CloseResult::Conflict });
+        let plan = |partition: &CartPartition| {
+            let open = partition.open_with_key(cart_key(ordered));
+            let Some(before) = open.filter(|open| open.version == ordered.version) else {
+                return Ok(Planned::Unchanged(CloseResult::Conflict));
             };
-            let mut cart = before.cart.clone();
+            let mut cart = before.clone();
             cart.become_order(order_id, now, lifetime);
-            let mut batch = CartBatch::new(&self.carts, &partition, None, ttl);
-            batch.put_cart(Some(before), &cart, None);
-            // Crash here: the units are held, the cart is active; recovery of the order's intent calls this again.
-            if batch.apply(&self.cql, &mut cas_loop).await? {
-                // Crash here: the cart names the order, which is not placed; recovery of its intent gets `Closed` and
-                // places it.
-                return Ok(CloseResult::Closed);
-            }
+            let plan = Plan { closed: vec![(cart, None)], ..Plan::default() };
+            Ok(Planned::Change(Box::new(plan), CloseResult::Closed))
+        };
+        // Crash in here: the units are held, the cart is active; recovery of the order's intent calls this again. Crash after it: the
+        // cart names the order, which is not placed; recovery of its intent gets `Closed` and places it.
+        if let Decided::Done(CloseResult::Closed) = self.decide(owner, None, ttl, plan).await? {
+            return Ok(CloseResult::Closed);
         }
+        let stored = self.stored_cart(owner, cart_key(ordered)).await?;
+        let is_closed = stored.is_some_and(|stored| stored.cart.order_id == Some(order_id));
+        Ok(if is_closed { CloseResult::Closed } else { CloseResult::Conflict })
     }
 }

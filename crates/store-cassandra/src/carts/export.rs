@@ -3,17 +3,15 @@
 use mw_domain::{Cart, CartChange, CartStatus, Owner};
 use mw_store::Result;
 use mw_store::export::Record;
-use scylla::response::PagingState;
 use scylla::value::CqlTimestamp;
 
+use super::decisions::{Plan, Planned};
 use super::lists::read_change;
-use super::rows::{CartAssembler, CartBatch, CartRow, RowTtl, cart_key, parse_owner};
-use super::{lock_key, subject};
+use super::lock_key;
+use super::rows::{CartPartition, OPEN_PART, RowTtl, cart_key, parse_owner, read_stored};
 use crate::CassandraStore;
 use crate::driver::scan::Scan;
-use crate::driver::statements::Prefixed;
 use crate::export::Spool;
-use crate::revision::CasLoop;
 
 impl CassandraStore {
     /// Writes an exported cart exactly as it is, over what is stored of it. After a crash the import is started again.
@@ -21,23 +19,22 @@ impl CassandraStore {
         let owner = &cart.owner;
         let ttl = RowTtl::of_imported(cart);
         let key = cart_key(cart);
-        let mut cas_loop = CasLoop::of(subject(owner));
         let _lock = self.locks.partition(&lock_key(owner)).await;
-        loop {
-            let partition = self.cart_partition(owner).await?;
-            let before = self.stored_cart(owner, key).await?;
-            let active_key = match partition.active_key {
-                Some(active) if cart.status == CartStatus::Active => Some(active.max(key)),
-                None if cart.status == CartStatus::Active => Some(key),
-                active => active.filter(|active| *active != key),
-            };
-            self.index_day(None, cart, ttl).await?;
-            let mut batch = CartBatch::new(&self.carts, &partition, active_key, ttl);
-            batch.put_cart(before.as_ref(), cart, None);
-            if batch.apply(&self.cql, &mut cas_loop).await? {
-                return Ok(());
+        let plan = |partition: &CartPartition| {
+            let other = partition.open.as_ref().filter(|open| cart_key(open) != key);
+            let is_newest = other.is_none_or(|other| cart_key(other) < key);
+            let mut plan = Plan { indexed: Some((None, cart.clone())), ..Plan::default() };
+            if cart.status == CartStatus::Active && is_newest {
+                plan.after = Some(cart.clone());
+                plan.reopened = vec![cart.clone()];
+                plan.closed = other.map(|other| (other.clone(), None)).into_iter().collect();
+            } else {
+                plan.after = other.cloned();
+                plan.closed = vec![(cart.clone(), None)];
             }
-        }
+            Ok(Planned::Change(Box::new(plan), ()))
+        };
+        self.decide(owner, None, ttl, plan).await.map(drop)
     }
 
     pub(crate) async fn import_cart_change(&self, owner: &Owner, change: &CartChange) -> Result<()> {
@@ -45,28 +42,21 @@ impl CassandraStore {
     }
 
     pub(crate) async fn export_carts(&self, into: &mut Spool) -> Result<()> {
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) =
-                self.cql.page::<Prefixed<String, String, CartRow>>(&self.carts.scan, (), from).await?;
-            let mut assembler = CartAssembler::default();
-            for Prefixed { first: kind, second: id, row } in &rows {
-                if let Some(stored) = assembler.push(&parse_owner(kind, id)?, row)? {
-                    into.push(&Record::Cart(stored.cart))?;
+        type Row = (String, String, i32, Option<Vec<u8>>, Option<Vec<u8>>);
+        let mut rows: Scan<'_, Row> = Scan::new(&self.cql, &self.carts.scan);
+        while let Some((kind, id, part, state, closed)) = rows.next().await? {
+            if part == OPEN_PART && state.is_some() {
+                // Its lines may go on in the next page, which is read at a later moment: read the partition whole.
+                let owner = parse_owner(&kind, &id)?;
+                if let Some(cart) = self.settled_partition(&owner).await?.open {
+                    into.push(&Record::Cart(cart))?;
                 }
             }
-            let last = assembler.finish().map(|stored| stored.cart);
-            let Some(next) = next else {
-                return last.map_or(Ok(()), |cart| into.push(&Record::Cart(cart)));
-            };
-            // Its rows may go on in the next page, which is read at a later moment: read the cart again whole.
-            if let Some(last) = last
-                && let Some(stored) = self.stored_cart(&last.owner, cart_key(&last)).await?
-            {
-                into.push(&Record::Cart(stored.cart))?;
+            if let Some(closed) = closed {
+                into.push(&Record::Cart(read_stored(&closed, None)?.cart))?;
             }
-            from = next;
         }
+        Ok(())
     }
 
     pub(crate) async fn export_cart_changes(&self, into: &mut Spool) -> Result<()> {

@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mw_domain::limits::CART_HISTORY_DAYS;
 use mw_domain::{Cart, CartChange, CartId, CartStatus, Date, Owner, ProductId, SessionId, Timestamp, UserId};
@@ -12,7 +13,7 @@ use scylla::response::PagingState;
 use scylla::value::{CqlDate, CqlTimestamp};
 use uuid::Uuid;
 
-use super::rows::{CartAssembler, CartKey, CartRow, cart_key, owner_kind, parse_owner};
+use super::rows::{CartKey, StoredCart, cart_key, owner_kind, parse_owner, read_stored};
 use super::{cql_date, day_shard, from_cql_date};
 use crate::CassandraStore;
 use crate::driver::time::{from_cql, to_cql};
@@ -21,7 +22,7 @@ use crate::driver::time::{from_cql, to_cql};
 const PAGES_MAX: usize = 16;
 /// Owners read for one page of idle carts.
 const OWNERS_MAX: usize = 1_000;
-/// Owners whose carts are read at the same time.
+/// Owners whose carts, and partitions of the index that, are read at the same time.
 const CONCURRENT_READS: usize = 16;
 /// Keys before and after every cart. Lists are in descending order of the key.
 const NEWEST: CartKey = (Timestamp::from_millis(i64::MAX), CartId::new(Uuid::max()));
@@ -40,6 +41,9 @@ pub(super) fn read_change((at, version, product_id, cart_id, quantity): ChangeRo
     })
 }
 
+/// A row of a closed cart.
+type ClosedRow = (CqlTimestamp, Vec<u8>, Option<Vec<u8>>, Option<Uuid>);
+
 /// A part of an owner's carts, and the key to go on after; `None` at the end.
 struct CartPage {
     carts: Vec<Cart>,
@@ -55,27 +59,51 @@ impl CassandraStore {
         limit: usize,
         wanted: impl Fn(&Cart) -> bool + Send + Sync,
     ) -> Result<CartPage> {
+        // The open cart first: one that is closed in between is then in both, and not in neither.
+        let open = self.settled_partition(owner).await?.open;
+        let mut page = self.read_closed_after(owner, after, limit, &wanted).await?;
+        let open = open.filter(|open| cart_key(open) < after && wanted(open));
+        let is_within = |open: &Cart| page.next.is_none_or(|next| cart_key(open) > next);
+        let Some(open) = open.filter(is_within) else { return Ok(page) };
+        let at = page.carts.partition_point(|cart| cart_key(cart) > cart_key(&open));
+        match page.carts.get(at) {
+            Some(closed) if closed.cart_id == open.cart_id => {}
+            _ => page.carts.insert(at, open),
+        }
+        let has_more = page.next.is_some();
+        let mut page_with_open = truncated(page.carts, limit);
+        if has_more && page_with_open.next.is_none() {
+            page_with_open.next = page.next;
+        }
+        Ok(page_with_open)
+    }
+
+    /// Reads an owner's closed carts after a key until there are more than `limit` that are `wanted`.
+    async fn read_closed_after(
+        &self,
+        owner: &Owner,
+        after: CartKey,
+        limit: usize,
+        wanted: &(impl Fn(&Cart) -> bool + Send + Sync),
+    ) -> Result<CartPage> {
         let (created_at, cart_id) = after;
         let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
         let (mut carts, mut last_read) = (Vec::new(), after);
-        let mut assembler = CartAssembler::default();
         let mut from = PagingState::start();
         for _ in 0..PAGES_MAX {
-            let (rows, next) = self.cql.page::<CartRow>(&self.carts.list, &key, from).await?;
-            for row in &rows {
-                let Some(stored) = assembler.push(owner, row)? else { continue };
-                last_read = cart_key(&stored.cart);
-                if wanted(&stored.cart) {
-                    carts.push(stored.cart);
+            let (rows, next) = self.cql.page::<ClosedRow>(&self.carts.list, &key, from).await?;
+            for (_, _, closed, merge_id) in rows {
+                let Some(closed) = closed else { continue };
+                let StoredCart { cart, .. } = read_stored(&closed, merge_id)?;
+                last_read = cart_key(&cart);
+                if wanted(&cart) {
+                    carts.push(cart);
                 }
                 if carts.len() > limit {
                     return Ok(truncated(carts, limit));
                 }
             }
-            let Some(next) = next else {
-                carts.extend(assembler.finish().map(|stored| stored.cart).filter(wanted));
-                return Ok(truncated(carts, limit));
-            };
+            let Some(next) = next else { return Ok(truncated(carts, limit)) };
             from = next;
         }
         Ok(CartPage { carts, next: Some(last_read) })
@@ -143,13 +171,12 @@ impl CassandraStore {
             owners_remaining: OWNERS_MAX,
             items: Vec::new(),
         };
-        for (day, shard) in self.days().await? {
-            let after = match &after {
-                Some(after) if (day, shard) < (after.day, after.shard()) => continue,
-                Some(after) if (day, shard) == (after.day, after.shard()) => Some(after),
-                _ => None,
-            };
-            if let Some(next) = self.read_idle_day(&mut page, day, shard, after).await? {
+        let mut partitions = self.days().await?;
+        if let Some(after) = &after {
+            partitions.retain(|partition| *partition >= (after.day, after.shard()));
+        }
+        for partitions in partitions.chunks(CONCURRENT_READS) {
+            if let Some(next) = self.read_idle_partitions(&mut page, partitions, after.as_ref()).await? {
                 return Ok(Page { items: page.items, next: Some(Position(next.encode())) });
             }
         }
@@ -172,44 +199,71 @@ impl CassandraStore {
         Ok(days)
     }
 
-    /// Adds the idle carts of one partition of the index; returns the cursor if the page ends there.
-    async fn read_idle_day(
+    /// Adds the idle carts of some partitions of the index; returns the cursor if the page ends there. Most partitions have
+    /// few owners, so the first CQL pages of all are read together.
+    async fn read_idle_partitions(
         &self,
         page: &mut IdlePage,
-        day: Date,
-        shard: i32,
+        partitions: &[(Date, i32)],
         after: Option<&IdleCursor>,
     ) -> Result<Option<IdleCursor>> {
+        let is_after = |(day, shard)| after.filter(|after| (after.day, after.shard()) == (day, shard));
+        let (idle_since, start) = (page.idle_since, PagingState::start);
+        let firsts = partitions
+            .iter()
+            .map(|partition| self.read_owners(*partition, is_after(*partition), idle_since, start()));
+        let mut cursors = Vec::new();
+        for (partition, (owners, mut next)) in partitions.iter().zip(try_join_all(firsts).await?) {
+            cursors.extend(owners);
+            while let Some(from) = next {
+                if let Some(end) = self.read_idle_owners(page, std::mem::take(&mut cursors)).await? {
+                    return Ok(Some(end));
+                }
+                (cursors, next) =
+                    self.read_owners(*partition, is_after(*partition), idle_since, from).await?;
+            }
+        }
+        self.read_idle_owners(page, cursors).await
+    }
+
+    /// A CQL page of the owners in a partition of the index, and where the next one begins.
+    async fn read_owners(
+        &self,
+        (day, shard): (Date, i32),
+        after: Option<&IdleCursor>,
+        idle_since: Timestamp,
+        from: PagingState,
+    ) -> Result<(Vec<IdleCursor>, Option<PagingState>)> {
         // An active cart that changed after `idle_since` is not idle; an abandoned one is, whenever it was abandoned.
-        let last = if day <= page.idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
+        let last = if day <= idle_since.date() { CartStatus::Active } else { CartStatus::Abandoned };
         let first = after.map_or(("", "", ""), |after| {
             (after.status.as_str(), owner_kind(&after.owner), after.owner.id())
         });
         let key = (cql_date(day), shard, first.0, first.1, first.2, last.as_str());
-        let mut from = PagingState::start();
-        loop {
-            let (rows, next) = self.cql.page::<IndexRow>(&self.carts.read_owners, &key, from).await?;
-            let cursors = rows
-                .into_iter()
-                .map(|row| IdleCursor::before_owner(day, row, after))
-                .collect::<Result<Vec<_>>>()?;
-            let (idle_since, now, limit) = (page.idle_since, page.now, page.limit);
-            let reads = cursors.into_iter().map(|cursor| async move {
-                let wanted = |cart: &Cart| cursor.lists(cart, idle_since, now);
-                let carts = self.read_carts_after(&cursor.owner, cursor.cart, limit, wanted).await?;
-                Ok::<_, StoreError>((cursor, carts))
-            });
-            let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
-            while let Some((cursor, carts)) = reads.try_next().await? {
-                if let Some(next) = page.push_owner(cursor, carts) {
-                    return Ok(Some(next));
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(None),
+        let (rows, next) = self.cql.page::<IndexRow>(&self.carts.read_owners, &key, from).await?;
+        let cursors = rows.into_iter().map(|row| IdleCursor::before_owner(day, row, after));
+        Ok((cursors.collect::<Result<_>>()?, next))
+    }
+
+    /// Adds the idle carts of owners; returns the cursor if the page ends with one of them.
+    async fn read_idle_owners(
+        &self,
+        page: &mut IdlePage,
+        cursors: Vec<IdleCursor>,
+    ) -> Result<Option<IdleCursor>> {
+        let (idle_since, now, limit) = (page.idle_since, page.now, page.limit);
+        let reads = cursors.into_iter().map(|cursor| async move {
+            let wanted = |cart: &Cart| cursor.lists(cart, idle_since, now);
+            let carts = self.read_carts_after(&cursor.owner, cursor.cart, limit, wanted).await?;
+            Ok::<_, StoreError>((cursor, carts))
+        });
+        let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
+        while let Some((cursor, carts)) = reads.try_next().await? {
+            if let Some(next) = page.push_owner(cursor, carts) {
+                return Ok(Some(next));
             }
         }
+        Ok(None)
     }
 }
 

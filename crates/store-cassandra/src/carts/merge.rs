@@ -1,21 +1,21 @@
-//! Merging a guest's cart into a user's: two partitions, so two conditional batches, with an intent around them.
+//! Merging a guest's cart into a user's: two partitions, so two decisions, with an intent around them.
 //!
-//! The first batch closes the guest's cart and leaves a [`MergeMarker`] with its lines in the guest's partition. The
-//! second batch decides in the user's partition: it either adds the lines and leaves a marker with the outcome, or it
-//! leaves a marker of refusal because the user's cart has not the expected version, after which the guest's cart is
-//! opened again. Both markers are written with the effect, so every process that works on the same merge comes to the
-//! same outcome.
+//! The first decision closes the guest's cart and leaves a [`MergeMarker`] with its lines in the guest's partition. The second is
+//! the user's: it either adds the lines and leaves a marker with the outcome, or it leaves a marker of refusal because the user's
+//! cart has not the expected version, after which the guest's cart is opened again. Both markers are written with the effect, so
+//! every process that works on the same merge comes to the same outcome.
 
 use mw_codec::idempotency::{decode_outcome, encode_outcome};
 use mw_codec::intents::merge::{self as codec, MergeMarker, MergeSpec};
-use mw_domain::{Cart, CartStatus, MergeMode, Owner};
-use mw_store::carts::Merged;
+use mw_domain::{Cart, CartId, MergeMode, Owner};
+use mw_store::carts::{Merged, check_version};
 use mw_store::idempotency::StoredValue;
 use mw_store::{Refusal, Result, StoreError};
 use uuid::Uuid;
 
-use super::rows::{CartBatch, CartKey, CartPartition, RowTtl, StoredCart, cart_key, owner_kind};
-use super::{check_version, lock_key, subject, wrong_marker};
+use super::decisions::{Decided, Plan, Planned};
+use super::rows::{CartPartition, RowTtl, cart_key, owner_kind};
+use super::{lock_key, subject, wrong_marker};
 use crate::CassandraStore;
 use crate::recovery::intents::{Intent, Kind};
 use crate::revision::{CasLoop, finish_paxos};
@@ -64,17 +64,18 @@ impl CassandraStore {
         intent: &mut Option<Intent>,
     ) -> Result<Merged> {
         let now = spec.now;
-        let mut cas_loop = CasLoop::of(subject(&spec.guest));
         loop {
-            let (user, guest) =
-                futures_util::try_join!(self.cart_partition(&spec.user), self.cart_partition(&spec.guest))?;
+            let (user, guest) = futures_util::try_join!(
+                self.settled_partition(&spec.user),
+                self.settled_partition(&spec.guest)
+            )?;
             if is_shared && let Some(marker) = self.merge_marker(&spec.guest, op_id).await? {
-                return self.decide(op_id, &marker, None).await.map_err(StoreError::after_first_effect);
+                return self.decide_for_user(op_id, &marker).await.map_err(StoreError::after_first_effect);
             }
             check_version(user.active_at(now), spec.expected_version)?;
-            let Some(before) = guest.active_at(now).filter(|stored| !stored.cart.lines.is_empty()) else {
-                let Some(last) = guest.last_merge else {
-                    return Ok(Merged { cart: user.into_active(now), changes: Vec::new() });
+            if guest.active_at(now).is_none_or(|cart| cart.lines.is_empty()) {
+                let Some(last) = guest.view.header.last_merge else {
+                    return Ok(Merged { cart: user.active_at(now).cloned(), changes: Vec::new() });
                 };
                 match self.finish_last_merge(&spec.guest, last).await? {
                     // The user's partition may have been read before the lines of that merge arrived.
@@ -84,93 +85,84 @@ impl CassandraStore {
                     }
                     MergeEnd::RolledBack => continue,
                 }
-            };
+            }
             // Crash here: nothing was written; at most the key is claimed, and a repeated request runs again.
             if intent.is_none() {
                 let payload = codec::encode(&spec.guest);
                 *intent = Some(self.intents.begin(&self.cql, Kind::Merge, op_id, payload).await?);
             }
             // Crash here: an intent without a marker; the recovering process drops it once no batch can be in flight.
-            let (batch, marker) = self.closing_batch(op_id, spec, &user, &guest, before);
-            if batch.apply(&self.cql, &mut cas_loop).await? {
+            let target = user.active_at(now).map_or(spec.new_cart_id, |own| own.cart_id);
+            if let Some(marker) = self.close_guest_cart(op_id, spec, target).await? {
                 // Crash here: the guest's cart is closed, the user has no lines of it; the recovering process, a
                 // repeated request, or the guest's next merge finds the marker and decides.
-                return self.decide(op_id, &marker, Some(user)).await.map_err(StoreError::after_first_effect);
+                return self.decide_for_user(op_id, &marker).await.map_err(StoreError::after_first_effect);
             }
         }
     }
 
-    /// The batch that closes the guest's cart, and the marker that it leaves.
-    fn closing_batch(
+    /// Closes the guest's cart and leaves the marker of the merge; `None` if there is no cart with lines any more.
+    async fn close_guest_cart(
         &self,
         op_id: Uuid,
         spec: &MergeSpec,
-        user: &CartPartition,
-        guest: &CartPartition,
-        before: &StoredCart,
-    ) -> (CartBatch<'_>, MergeMarker) {
-        let target = user.active_at(spec.now).map_or(spec.new_cart_id, |own| own.cart.cart_id);
-        let marker = MergeMarker { spec: spec.clone(), guest_cart: before.cart.clone(), target };
-        let mut closed = before.cart.clone();
-        closed.merged_into = Some(target);
-        closed.abandon(spec.now, &spec.lifetime);
+        target: CartId,
+    ) -> Result<Option<MergeMarker>> {
         let ttl = RowTtl::of_change(&spec.guest, &spec.lifetime, spec.now);
-        let mut batch = CartBatch::new(&self.carts, guest, None, ttl);
-        batch.put_cart(Some(before), &closed, Some(op_id));
-        batch.put_marker(op_id, codec::encode_marker(&marker));
-        (batch, marker)
+        let plan = |guest: &CartPartition| {
+            let Some(before) = guest.active_at(spec.now).filter(|cart| !cart.lines.is_empty()) else {
+                return Ok(Planned::Unchanged(None));
+            };
+            let marker = MergeMarker { spec: spec.clone(), guest_cart: before.clone(), target };
+            let mut closed = before.clone();
+            closed.merged_into = Some(target);
+            closed.abandon(spec.now, &spec.lifetime);
+            let plan = Plan {
+                closed: vec![(closed, Some(op_id))],
+                marker: Some((op_id, codec::encode_marker(&marker))),
+                ..Plan::default()
+            };
+            Ok(Planned::Change(Box::new(plan), Some(marker)))
+        };
+        match self.decide(&spec.guest, Some(op_id), ttl, plan).await? {
+            Decided::Done(marker) => Ok(marker),
+            Decided::Before(bytes) => Ok(Some(codec::decode_marker(&bytes)?)),
+        }
     }
 
-    /// The second half: the user's partition decides, once. `known` is the user's partition as it was read before the
-    /// guest's cart was closed, when no process can have decided yet.
-    async fn decide(
-        &self,
-        op_id: Uuid,
-        marker: &MergeMarker,
-        mut known: Option<CartPartition>,
-    ) -> Result<Merged> {
+    /// The second half: the user's partition decides, once.
+    async fn decide_for_user(&self, op_id: Uuid, marker: &MergeMarker) -> Result<Merged> {
         let MergeSpec { user: owner, mode, new_cart_id, expected_version, lifetime, now, .. } = &marker.spec;
         let ttl = RowTtl::of_change(owner, lifetime, *now);
-        let mut cas_loop = CasLoop::of(subject(owner));
-        loop {
-            let user = if let Some(user) = known.take() {
-                user
-            } else {
-                let user = self.cart_partition(owner).await?;
-                if let Some(decision) = self.read_marker(owner, op_id).await? {
-                    return self.follow_decision(op_id, marker, &decision).await;
-                }
-                user
-            };
+        let plan = |user: &CartPartition| {
             let before = user.active_at(*now);
             if check_version(before, *expected_version).is_err() {
-                let mut batch = CartBatch::new(&self.carts, &user, user.active_key, ttl);
-                batch.put_marker(op_id, REFUSED.to_vec());
-                if batch.apply(&self.cql, &mut cas_loop).await? {
-                    // Crash here: refused, the guest's cart is still closed; the next process that finds the merge
-                    // opens it.
-                    return self.follow_decision(op_id, marker, REFUSED).await;
-                }
-                continue;
+                let plan = Plan {
+                    after: user.open.clone(),
+                    marker: Some((op_id, REFUSED.to_vec())),
+                    ..Plan::default()
+                };
+                return Ok(Planned::Change(Box::new(plan), None));
             }
-            let mut cart = before
-                .map_or_else(|| Cart::open(*new_cart_id, owner.clone(), *now), |stored| stored.cart.clone());
+            let mut cart =
+                before.cloned().unwrap_or_else(|| user.view.new_cart(*new_cart_id, owner.clone(), *now));
             let changes = cart.merge_from(&mut marker.guest_cart.clone(), *mode, *now, lifetime);
-            let mut batch = CartBatch::new(&self.carts, &user, Some(cart_key(&cart)), ttl);
-            if !changes.is_empty() {
-                self.index_day(before, &cart, ttl).await?;
-                // Crash here: an index row without the change, which the report of idle carts skips; the merge is as
-                // before.
-                batch.put_cart(before, &cart, None);
-            }
-            let merged = Merged { cart: Some(cart), changes };
-            batch.put_marker(op_id, encode_outcome(&merged.to_outcome()));
-            if batch.apply(&self.cql, &mut cas_loop).await? {
-                // Crash here: the user has the lines, their history is missing; the recovering process finds the
-                // outcome in the user's marker and goes on with `finish_merged`.
+            let indexed = (!changes.is_empty()).then(|| (before.cloned(), cart.clone()));
+            let merged = Merged { cart: Some(cart.clone()), changes };
+            let outcome = encode_outcome(&merged.to_outcome());
+            let plan = Plan { after: Some(cart), marker: Some((op_id, outcome)), indexed, ..Plan::default() };
+            Ok(Planned::Change(Box::new(plan), Some(merged)))
+        };
+        match self.decide(owner, Some(op_id), ttl, plan).await? {
+            // Crash here: the user has the lines, their history is missing; the recovering process finds the outcome in the
+            // user's marker and goes on with `finish_merged`.
+            Decided::Done(Some(merged)) => {
                 self.finish_merged(op_id, marker, &merged).await?;
-                return Ok(merged);
+                Ok(merged)
             }
+            // Crash here: refused, the guest's cart is still closed; the next process that finds the merge opens it.
+            Decided::Done(None) => self.follow_decision(op_id, marker, REFUSED).await,
+            Decided::Before(decision) => self.follow_decision(op_id, marker, &decision).await,
         }
     }
 
@@ -194,65 +186,55 @@ impl CassandraStore {
         if cart.cart_id == marker.target {
             return Ok(());
         }
-        self.rewrite_guest_cart(op_id, marker, |closed, _| {
-            let mut moved = closed.cart.clone();
+        self.rewrite_guest_cart(op_id, marker, |closed, guest| {
+            let mut moved = closed.clone();
             moved.merged_into = Some(cart.cart_id);
-            GuestRewrite { carts: vec![moved], merge_id: Some(op_id), active_key: None }
+            Plan { after: guest.open.clone(), closed: vec![(moved, Some(op_id))], ..Plan::default() }
         })
         .await
     }
 
-    /// Opens the guest's cart again as it was; where the guest has opened another, that one gets the lines.
+    /// Opens the guest's cart again; where the guest has opened another, that one gets the lines.
     async fn reopen_guest_cart(&self, op_id: Uuid, marker: &MergeMarker) -> Result<()> {
         let MergeSpec { lifetime, now, .. } = &marker.spec;
-        self.rewrite_guest_cart(op_id, marker, |closed, active| match active {
-            None => GuestRewrite {
-                carts: vec![marker.guest_cart.clone()],
-                merge_id: None,
-                active_key: Some(cart_key(&marker.guest_cart)),
-            },
-            Some(active) => {
-                let (mut active, mut closed) = (active.cart.clone(), closed.cart.clone());
-                let changes =
-                    active.merge_from(&mut marker.guest_cart.clone(), MergeMode::User, *now, lifetime);
-                closed.merged_into = Some(active.cart_id);
-                let active_key = Some(cart_key(&active));
-                let carts = if changes.is_empty() { vec![closed] } else { vec![closed, active] };
-                GuestRewrite { carts, merge_id: None, active_key }
-            }
+        self.rewrite_guest_cart(op_id, marker, |closed, guest| {
+            let Some(open) = &guest.open else {
+                // A version never repeats, so the cart that was closed comes back with a new one.
+                let version = guest.view.header.last_version + 1;
+                let again = Cart { version, ..marker.guest_cart.clone() };
+                return Plan { after: Some(again.clone()), reopened: vec![again], ..Plan::default() };
+            };
+            let (mut open, mut closed) = (open.clone(), closed.clone());
+            open.merge_from(&mut marker.guest_cart.clone(), MergeMode::User, *now, lifetime);
+            closed.merged_into = Some(open.cart_id);
+            Plan { after: Some(open), closed: vec![(closed, None)], ..Plan::default() }
         })
         .await
     }
 
-    /// Changes the guest's cart that this merge closed. A second call does no harm: a cart that was opened again has no
-    /// `merge_id` and is left alone, one that was moved is written again with the same values.
+    /// Changes the guest's cart that this merge closed. A second call does no harm: a cart that was opened again has no closed row
+    /// with the `merge_id` and is left alone, one that was moved is written again with the same values.
     async fn rewrite_guest_cart(
         &self,
         op_id: Uuid,
         marker: &MergeMarker,
-        rewrite: impl Fn(&StoredCart, Option<&StoredCart>) -> GuestRewrite + Send + Sync,
+        rewrite: impl Fn(&Cart, &CartPartition) -> Plan + Send + Sync,
     ) -> Result<()> {
         let MergeSpec { guest: owner, lifetime, now, .. } = &marker.spec;
         let ttl = RowTtl::of_change(owner, lifetime, *now);
         let mut cas_loop = CasLoop::of(subject(owner));
         loop {
-            let guest = self.cart_partition(owner).await?;
+            let seen = self.settled_partition(owner).await?;
+            let Some(guest) = self.claim_partition(seen, ttl, &mut cas_loop).await? else { continue };
             let stored = self.stored_cart(owner, cart_key(&marker.guest_cart)).await?;
             let closed_here = stored.filter(|stored| stored.merge_id == Some(op_id));
-            let Some(closed) = closed_here.filter(|stored| stored.cart.status == CartStatus::Abandoned)
-            else {
+            let Some(closed) = closed_here else {
+                self.release_claim(&guest).await;
                 return Ok(());
             };
-            let active = guest.active_key.and_then(|key| guest.active_with_key(key));
-            let GuestRewrite { carts, merge_id, active_key } = rewrite(&closed, active);
-            let mut batch = CartBatch::new(&self.carts, &guest, active_key.or(guest.active_key), ttl);
-            for cart in &carts {
-                let is_closed = cart.cart_id == closed.cart.cart_id;
-                let before = if is_closed { Some(&closed) } else { active };
-                batch.put_cart(before, cart, merge_id.filter(|_| is_closed));
-            }
+            let plan = rewrite(&closed.cart, &guest);
             // Crash here: the guest's cart is as the first half left it; the recovering process comes here again.
-            if batch.apply(&self.cql, &mut cas_loop).await? {
+            if self.apply_plan(&guest, &plan, ttl, &mut cas_loop).await? {
                 // Crash here: only the intent remains, or nothing; the recovering process finds no work and deletes it.
                 return Ok(());
             }
@@ -276,7 +258,7 @@ impl CassandraStore {
     }
 
     async fn finish_closed_merge(&self, op_id: Uuid, marker: &MergeMarker) -> Result<MergeEnd> {
-        match self.decide(op_id, marker, None).await {
+        match self.decide_for_user(op_id, marker).await {
             Ok(_) => Ok(MergeEnd::Merged),
             Err(StoreError::Refused(_)) => Ok(MergeEnd::RolledBack),
             Err(error) => Err(error),
@@ -302,13 +284,4 @@ impl CassandraStore {
         self.finish_closed_merge(op_id, &marker).await?;
         Ok(true)
     }
-}
-
-/// Carts of the guest's partition after a rewrite.
-struct GuestRewrite {
-    carts: Vec<Cart>,
-    /// The `merge_id` of the cart that the merge closed.
-    merge_id: Option<Uuid>,
-    /// The key of the active cart, if it changes.
-    active_key: Option<CartKey>,
 }

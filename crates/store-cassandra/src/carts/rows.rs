@@ -1,14 +1,15 @@
-//! Rows of `carts_by_owner`: carts are assembled from them, and a change of a cart is one conditional batch of them.
+//! Rows of `carts_by_owner`: an owner's partition is read from them, and a decision about it is one conditional batch.
 //!
-//! An owner's partition has a revision, the key of the active cart, a header row and a row a line of every cart, and
-//! markers of operations. Every change of a cart moves its expiry, and its lines must not expire before it. So rows get
-//! a TTL of two cart lifetimes, and a change rewrites the lines whose remaining TTL is below one.
+//! A partition has three parts. The first has the header and the cells of lines, and is what a request reads; the second has a row
+//! a closed cart; the third has the markers of operations. The header, closed carts and markers are written by LWTs only, the cells
+//! by plain writes only. Every change of a cart moves its expiry, and nothing of it must expire before it. So rows get a TTL of two
+//! cart lifetimes, and a change that finds less than one remaining goes through a decision, which writes the header whole.
 
+use mw_codec::carts::header::{self as codec, CartHeader};
+use mw_codec::carts::{decode as decode_cart, encode as encode_cart};
 use mw_domain::carts::CartLifetime;
 use mw_domain::limits::LINES_MAX;
-use mw_domain::{
-    Cart, CartId, CartLine, CartStatus, OrderId, Owner, ProductId, SessionId, Timestamp, UserId,
-};
+use mw_domain::{Cart, CartId, Owner, ProductId, SessionId, Timestamp, UserId};
 use mw_store::{Result, StoreError};
 use scylla::DeserializeRow;
 use scylla::statement::prepared::PreparedStatement;
@@ -16,132 +17,67 @@ use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use super::Statements;
+use super::protocol::{LineCell, View};
 use crate::CassandraStore;
-use crate::driver::statements::{Cql, Prefixed, Row, unset_if_null};
+use crate::driver::statements::{Cql, Row};
 use crate::driver::time::{from_cql, to_cql, ttl_seconds};
 use crate::revision::{CasLoop, NextRevision, Revision};
 
-/// The `created_at` of markers: the first instant of year 1, so that they sort before every cart.
-const MARKER_CREATED_AT: CqlTimestamp = CqlTimestamp(-62_135_596_800_000);
+/// The `part` of the header and the lines, of the closed carts, and of the markers.
+pub(super) const OPEN_PART: i32 = 0;
+pub(super) const CLOSED_PART: i32 = 1;
+pub(super) const MARKER_PART: i32 = 2;
+/// The row of the header, which sorts before every line.
+pub(super) const HEADER_ROW: &str =
+    "part = 0 AND created_at = 253402300799999 AND cart_id = 0x AND product_id = ''";
 /// A repeated operation finds its marker for this long. Intents have the same TTL, so that recovery always finds the
 /// marker.
 const MARKER_TTL_SECONDS: i32 = 10 * 86_400;
 const DAY_SECONDS: i32 = 86_400;
-/// The product id of a cart's header row.
-const HEADER: &str = "";
-/// A header and its lines.
-pub(super) const CART_ROWS_MAX: usize = LINES_MAX + 1;
+/// The product id of rows that are not of a line.
+const NO_PRODUCT: &str = "";
+/// The `created_at` of markers.
+const MARKER_CREATED_AT: CqlTimestamp = CqlTimestamp(0);
+/// Removed lines of a cart that are kept as cells. A change that finds more goes through a decision, which drops them.
+const REMOVED_MAX: usize = LINES_MAX;
+/// New lines that concurrent blind writes may add before one of them reads the others. Above the limit less this a new line goes
+/// through a decision.
+const CONCURRENT_LINES_MAX: usize = 16;
+/// The header, lines, removed lines, and cells that arrived late in earlier carts.
+pub(super) const OPEN_ROWS_MAX: usize = 1_000;
 
-/// The columns of [`CartRow`]. Reads for a change put `rev, recent_op_tokens` before them, scans the owner.
-pub(super) const COLUMNS: &str = "created_at, cart_id, product_id, active_created_at, active_cart_id, status, \
-     version, expires_at, merged_into, merge_id, order_id, updated_at, quantity, TTL(quantity) AS line_ttl";
+/// The columns of [`OpenRow`].
+pub(super) const OPEN_COLUMNS: &str = "created_at, cart_id, product_id, rev, recent_op_tokens, state, \
+     TTL(rev) AS header_ttl, line, WRITETIME(line) AS line_stamp, TTL(line) AS line_ttl";
 
+/// Quantity, change and expiry of a line.
+pub(super) type LineValue = (i32, CqlTimestamp, CqlTimestamp);
+
+/// A row of the first part.
 #[derive(Debug, DeserializeRow)]
-pub(super) struct CartRow {
-    created_at: Option<CqlTimestamp>,
-    cart_id: Option<Vec<u8>>,
-    product_id: Option<String>,
-    active_created_at: Option<CqlTimestamp>,
-    active_cart_id: Option<Uuid>,
-    status: Option<String>,
-    version: Option<i64>,
-    expires_at: Option<CqlTimestamp>,
-    merged_into: Option<Uuid>,
-    merge_id: Option<Uuid>,
-    order_id: Option<Uuid>,
-    updated_at: Option<CqlTimestamp>,
-    quantity: Option<i32>,
+pub(super) struct OpenRow {
+    created_at: CqlTimestamp,
+    cart_id: Vec<u8>,
+    product_id: String,
+    rev: Option<i64>,
+    recent_op_tokens: Option<Vec<Uuid>>,
+    state: Option<Vec<u8>>,
+    header_ttl: Option<i32>,
+    line: Option<LineValue>,
+    line_stamp: Option<i64>,
     line_ttl: Option<i32>,
 }
 
-/// A cart, and what its rows have besides it.
+/// A closed cart, and what its row has besides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredCart {
     pub(super) cart: Cart,
     /// The merge that closed the cart.
     pub(super) merge_id: Option<Uuid>,
-    /// The remaining TTL of each line, in seconds.
-    line_ttls: Vec<i32>,
 }
 
-/// Assembles carts from rows in their clustering order.
-#[derive(Debug, Default)]
-pub(super) struct CartAssembler {
-    current: Option<StoredCart>,
-}
-
-impl CartAssembler {
-    /// Adds the next row; returns the cart before it if the row does not belong to that one.
-    pub(super) fn push(&mut self, owner: &Owner, row: &CartRow) -> Result<Option<StoredCart>> {
-        let (Some(created_at), Some(cart_id), Some(product_id)) =
-            (row.created_at, row.cart_id.as_deref(), row.product_id.as_deref())
-        else {
-            return Ok(self.current.take());
-        };
-        if created_at == MARKER_CREATED_AT {
-            return Ok(self.current.take());
-        }
-        if product_id == HEADER {
-            let cart_id = Uuid::from_slice(cart_id).map_err(|_| corrupt("cart_id", row))?;
-            let header = read_header(owner, created_at, cart_id, row)?;
-            return Ok(std::mem::replace(&mut self.current, header));
-        }
-        match &mut self.current {
-            Some(stored) if stored.cart.cart_id.as_bytes() == cart_id => {
-                stored.cart.lines.push(read_line(product_id, row)?);
-                stored.line_ttls.push(row.line_ttl.unwrap_or(0));
-                Ok(None)
-            }
-            // A line whose header has expired.
-            _ => Ok(self.current.take()),
-        }
-    }
-
-    pub(super) fn finish(self) -> Option<StoredCart> {
-        self.current
-    }
-}
-
-fn corrupt(column: &str, row: &CartRow) -> StoreError {
-    let cart_id = row.cart_id.as_deref().and_then(|id| Uuid::from_slice(id).ok()).unwrap_or_default();
-    StoreError::Corrupt(format!("cannot read {column} of cart {cart_id} in carts_by_owner"))
-}
-
-/// `None` where columns of the header have expired.
-fn read_header(
-    owner: &Owner,
-    created_at: CqlTimestamp,
-    cart_id: Uuid,
-    row: &CartRow,
-) -> Result<Option<StoredCart>> {
-    let (Some(status), Some(version), Some(updated_at), Some(expires_at)) =
-        (row.status.as_deref(), row.version, row.updated_at, row.expires_at)
-    else {
-        return Ok(None);
-    };
-    let cart = Cart {
-        cart_id: CartId::new(cart_id),
-        owner: owner.clone(),
-        status: CartStatus::parse(status).ok_or_else(|| corrupt("status", row))?,
-        version: u64::try_from(version).map_err(|_| corrupt("version", row))?,
-        lines: Vec::new(),
-        created_at: from_cql(created_at),
-        updated_at: from_cql(updated_at),
-        expires_at: from_cql(expires_at),
-        merged_into: row.merged_into.map(CartId::new),
-        order_id: row.order_id.map(OrderId::new),
-    };
-    Ok(Some(StoredCart { cart, merge_id: row.merge_id, line_ttls: Vec::new() }))
-}
-
-fn read_line(product_id: &str, row: &CartRow) -> Result<CartLine> {
-    let quantity = row.quantity.and_then(|quantity| u32::try_from(quantity).ok());
-    let (Ok(product_id), Some(quantity), Some(updated_at)) =
-        (ProductId::parse(product_id), quantity, row.updated_at)
-    else {
-        return Err(corrupt("a line", row));
-    };
-    Ok(CartLine { product_id, quantity, updated_at: from_cql(updated_at) })
+pub(super) fn read_stored(cart: &[u8], merge_id: Option<Uuid>) -> Result<StoredCart> {
+    Ok(StoredCart { cart: decode_cart(cart)?, merge_id })
 }
 
 pub(super) const fn owner_kind(owner: &Owner) -> &'static str {
@@ -161,45 +97,84 @@ pub(super) fn parse_owner(kind: &str, id: &str) -> Result<Owner> {
 }
 
 /// The clustering key of a cart in its owner's partition.
-pub(super) type CartKey = (Timestamp, CartId);
+pub(crate) type CartKey = (Timestamp, CartId);
 
 pub(super) fn cart_key(cart: &Cart) -> CartKey {
     (cart.created_at, cart.cart_id)
 }
 
-/// An owner's partition as a change reads it.
+/// An owner's partition as one quorum read shows it.
 #[derive(Debug)]
 pub(super) struct CartPartition {
     pub(super) owner: Owner,
     pub(super) revision: Revision,
-    pub(super) active_key: Option<CartKey>,
-    /// The cart of `active_key`; it may have expired.
-    active: Option<StoredCart>,
-    /// The merge that closed the newest cart.
-    pub(super) last_merge: Option<Uuid>,
+    pub(super) view: View,
+    /// The open cart of the view; it may have expired.
+    pub(super) open: Option<Cart>,
+    /// The least TTL that remains of the header and of the lines, in seconds.
+    pub(super) ttl_left: i32,
 }
 
 impl CartPartition {
+    fn read(owner: &Owner, rows: Vec<OpenRow>) -> Result<Self> {
+        let corrupt = |what: &str| StoreError::Corrupt(format!("cannot read {what} in carts_by_owner"));
+        if rows.len() == OPEN_ROWS_MAX {
+            return Err(corrupt("a cart of so many rows"));
+        }
+        let mut revision = Revision::default();
+        let mut view = View::default();
+        let mut ttl_left = i32::MAX;
+        for row in rows {
+            if let Some(state) = &row.state {
+                revision = Revision::new(row.rev, row.recent_op_tokens);
+                view.header = codec::decode(state)?;
+                ttl_left = ttl_left.min(row.header_ttl.unwrap_or(0));
+                continue;
+            }
+            let key = view.header.open.as_ref().map(|open| cart_key(&open.cart));
+            let (Some(line), Some(stamp)) = (row.line, row.line_stamp) else { continue };
+            let is_open = key.is_some_and(|(created_at, cart_id)| {
+                from_cql(row.created_at) == created_at && row.cart_id == cart_id.as_bytes()
+            });
+            // Other cells are of writes that arrived after their cart was closed.
+            if !is_open {
+                continue;
+            }
+            let product_id = ProductId::parse(&row.product_id).map_err(|_| corrupt("a product id"))?;
+            let (quantity, updated_at, expires_at) = line;
+            let quantity = u32::try_from(quantity).map_err(|_| corrupt("a quantity"))?;
+            let (updated_at, expires_at) = (from_cql(updated_at), from_cql(expires_at));
+            view.cells.insert(product_id, LineCell { stamp, quantity, updated_at, expires_at });
+            ttl_left = ttl_left.min(row.line_ttl.unwrap_or(0));
+        }
+        let open = view.cart();
+        Ok(Self { owner: owner.clone(), revision, view, open, ttl_left })
+    }
+
     /// The active cart, unless it has expired.
-    pub(super) fn active_at(&self, now: Timestamp) -> Option<&StoredCart> {
-        self.active.as_ref().filter(|stored| !stored.cart.is_expired(now))
+    pub(super) fn active_at(&self, now: Timestamp) -> Option<&Cart> {
+        self.open.as_ref().filter(|cart| !cart.is_expired(now))
     }
 
     /// The active cart, expired or not, if it is the one with this key.
-    pub(super) fn active_with_key(&self, key: CartKey) -> Option<&StoredCart> {
-        self.active.as_ref().filter(|stored| cart_key(&stored.cart) == key)
+    pub(super) fn open_with_key(&self, key: CartKey) -> Option<&Cart> {
+        self.open.as_ref().filter(|cart| cart_key(cart) == key)
     }
 
-    pub(super) fn into_active(self, now: Timestamp) -> Option<Cart> {
-        self.active.map(|stored| stored.cart).filter(|cart| !cart.is_expired(now))
+    /// Whether a line may be written blindly: nothing must be renewed, and the cart has room for concurrent new lines.
+    pub(super) fn takes_blind_write(&self, cart: &Cart, product_id: &ProductId, ttl: RowTtl) -> bool {
+        let is_known = cart.lines.iter().any(|line| line.product_id == *product_id);
+        let has_room = is_known || cart.lines.len() + CONCURRENT_LINES_MAX < LINES_MAX;
+        let removed = self.view.cells.values().filter(|cell| cell.quantity == 0).count();
+        has_room && self.ttl_left >= ttl.min_seconds && removed <= REMOVED_MAX
     }
 }
 
 /// The TTLs of the rows that a change writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowTtl {
-    seconds: i32,
-    /// Lines with less than this remaining are rewritten.
+    pub(super) seconds: i32,
+    /// Below this a blind write is not enough.
     min_seconds: i32,
     /// For a row that one change a day writes on behalf of all changes of that day.
     pub(super) day_seconds: i32,
@@ -226,10 +201,16 @@ impl RowTtl {
             day_seconds: ttl_seconds(cart.updated_at, cart.expires_at).saturating_add(DAY_SECONDS),
         }
     }
+
+    /// For a header of which only the claim changes.
+    pub(super) fn of_rest(partition: &CartPartition) -> Self {
+        let seconds = partition.ttl_left.clamp(1, i32::MAX);
+        Self { seconds, min_seconds: seconds, day_seconds: seconds }
+    }
 }
 
-/// One change of an owner's partition: a batch on the condition of its revision. It is applied whole or not at all, so
-/// a crash never leaves half of it.
+/// One change of an owner's header: a batch on the condition of its revision. It is applied whole or not at all, so a crash never
+/// leaves half of it.
 pub(super) struct CartBatch<'s> {
     statements: &'s Statements,
     owner: Owner,
@@ -239,96 +220,52 @@ pub(super) struct CartBatch<'s> {
 }
 
 impl<'s> CartBatch<'s> {
-    /// `active_key` is the key of the active cart after the change.
     pub(super) fn new(
         statements: &'s Statements,
         before: &CartPartition,
-        active_key: Option<CartKey>,
+        header: &CartHeader,
         ttl: RowTtl,
     ) -> Self {
         let next = before.revision.next();
         let owner = before.owner.clone();
-        let condition = (
+        let update = (
             ttl.seconds,
             next.rev,
             next.recent_op_tokens.clone(),
-            active_key.map(|(created_at, _)| to_cql(created_at)),
-            active_key.map(|(_, cart_id)| cart_id.uuid()),
+            codec::encode(header),
             owner_kind(&owner),
             owner.id().to_owned(),
             next.expected,
         );
-        let rows: Vec<(&PreparedStatement, Row)> = vec![(&statements.update_revision, Box::new(condition))];
+        let rows: Vec<(&PreparedStatement, Row)> = vec![(&statements.update_header, Box::new(update))];
         Self { statements, owner, ttl, next, rows }
     }
 
-    /// Writes the difference between a cart and what is stored of it.
-    pub(super) fn put_cart(&mut self, before: Option<&StoredCart>, cart: &Cart, merge_id: Option<Uuid>) {
-        let cart_before = before.map(|stored| &stored.cart);
-        let header = (
-            owner_kind(&self.owner),
-            self.owner.id().to_owned(),
-            to_cql(cart.created_at),
-            cart.cart_id.as_bytes().to_vec(),
-            HEADER,
-            cart.status.as_str(),
-            cart.version.cast_signed(),
-            to_cql(cart.expires_at),
-            unset_if_null(
-                cart_before.and_then(|cart| cart.merged_into).map(CartId::uuid),
-                cart.merged_into.map(CartId::uuid),
-            ),
-            unset_if_null(before.and_then(|before| before.merge_id), merge_id),
-            unset_if_null(
-                cart_before.and_then(|cart| cart.order_id).map(OrderId::uuid),
-                cart.order_id.map(OrderId::uuid),
-            ),
-            to_cql(cart.updated_at),
-            self.ttl.seconds,
-        );
-        self.rows.push((&self.statements.insert_header, Box::new(header)));
-
-        let lines_before = cart_before.map_or(&[][..], |cart| &cart.lines);
-        for line in &cart.lines {
-            let remaining_ttl = lines_before
-                .binary_search_by(|before| before.product_id.cmp(&line.product_id))
-                .ok()
-                .filter(|index| lines_before.get(*index) == Some(line))
-                .and_then(|index| before.and_then(|before| before.line_ttls.get(index)));
-            if remaining_ttl.is_none_or(|ttl| *ttl < self.ttl.min_seconds) {
-                self.put_line(cart, line);
-            }
-        }
-        for line in lines_before {
-            if cart.lines.binary_search_by(|after| after.product_id.cmp(&line.product_id)).is_err() {
-                self.delete_line(cart, &line.product_id);
-            }
-        }
-    }
-
-    fn put_line(&mut self, cart: &Cart, line: &CartLine) {
+    pub(super) fn put_closed(&mut self, cart: &Cart, merge_id: Option<Uuid>) {
         let row = (
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
+            CLOSED_PART,
             to_cql(cart.created_at),
             cart.cart_id.as_bytes().to_vec(),
-            line.product_id.as_str().to_owned(),
-            line.quantity.cast_signed(),
-            to_cql(line.updated_at),
+            NO_PRODUCT,
+            encode_cart(cart),
+            merge_id,
             self.ttl.seconds,
         );
-        self.rows.push((&self.statements.insert_line, Box::new(row)));
+        self.rows.push((&self.statements.insert_closed, Box::new(row)));
     }
 
-    fn delete_line(&mut self, cart: &Cart, product_id: &ProductId) {
+    pub(super) fn delete_closed(&mut self, (created_at, cart_id): CartKey) {
         let key = (
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
-            to_cql(cart.created_at),
-            cart.cart_id.as_bytes().to_vec(),
-            product_id.as_str().to_owned(),
+            CLOSED_PART,
+            to_cql(created_at),
+            cart_id.as_bytes().to_vec(),
+            NO_PRODUCT,
         );
-        self.rows.push((&self.statements.delete_row, Box::new(key)));
+        self.rows.push((&self.statements.delete_closed, Box::new(key)));
     }
 
     /// Stores the outcome of an operation together with its effect.
@@ -336,9 +273,10 @@ impl<'s> CartBatch<'s> {
         let row = (
             owner_kind(&self.owner),
             self.owner.id().to_owned(),
+            MARKER_PART,
             MARKER_CREATED_AT,
             op_id.as_bytes().to_vec(),
-            HEADER,
+            NO_PRODUCT,
             outcome,
             MARKER_TTL_SECONDS,
         );
@@ -353,47 +291,11 @@ impl<'s> CartBatch<'s> {
 }
 
 impl CassandraStore {
-    /// The owner's partition, for a change of it.
+    /// The owner's partition, also while a decision is under way.
     pub(super) async fn cart_partition(&self, owner: &Owner) -> Result<CartPartition> {
-        let rows: Vec<Prefixed<Option<i64>, Option<Vec<Uuid>>, CartRow>> =
-            self.cql.rows(&self.carts.read_with_revision, (owner_kind(owner), owner.id())).await?;
-        let mut revision = Revision::default();
-        let mut carts = Vec::with_capacity(rows.len());
-        for Prefixed { first: rev, second: recent_op_tokens, row } in rows {
-            if carts.is_empty() {
-                revision = Revision::new(rev, recent_op_tokens);
-            }
-            carts.push(row);
-        }
-        let (active_key, active, last_merge) = self.active_of_rows(owner, &carts).await?;
-        Ok(CartPartition { owner: owner.clone(), revision, active_key, active, last_merge })
-    }
-
-    /// The owner's active cart, unless it has expired.
-    pub(crate) async fn read_active_cart(&self, owner: &Owner, now: Timestamp) -> Result<Option<Cart>> {
-        let rows: Vec<CartRow> =
-            self.cql.rows(&self.carts.read_newest, (owner_kind(owner), owner.id())).await?;
-        let (_, active, _) = self.active_of_rows(owner, &rows).await?;
-        Ok(active.map(|stored| stored.cart).filter(|cart| !cart.is_expired(now)))
-    }
-
-    /// The key of the active cart, the cart itself, and the merge that closed the newest cart. The rows begin with the
-    /// newest cart; a second read is needed only where that is not the active one.
-    async fn active_of_rows(
-        &self,
-        owner: &Owner,
-        rows: &[CartRow],
-    ) -> Result<(Option<CartKey>, Option<StoredCart>, Option<Uuid>)> {
-        let newest = first_cart(owner, rows)?;
-        let last_merge = newest.as_ref().and_then(|stored| stored.merge_id);
-        let columns = rows.first().and_then(|row| row.active_created_at.zip(row.active_cart_id));
-        let Some((created_at, cart_id)) = columns else { return Ok((None, None, last_merge)) };
-        let active_key = (from_cql(created_at), CartId::new(cart_id));
-        let active = match newest.filter(|stored| cart_key(&stored.cart) == active_key) {
-            Some(stored) => Some(stored),
-            None => self.stored_cart(owner, active_key).await?,
-        };
-        Ok((Some(active_key), active, last_merge))
+        let rows: Vec<OpenRow> =
+            self.cql.rows(&self.carts.read_open, (owner_kind(owner), owner.id())).await?;
+        CartPartition::read(owner, rows)
     }
 
     pub(super) async fn stored_cart(
@@ -401,27 +303,32 @@ impl CassandraStore {
         owner: &Owner,
         (created_at, cart_id): CartKey,
     ) -> Result<Option<StoredCart>> {
-        let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
-        let rows: Vec<CartRow> = self.cql.rows(&self.carts.read_cart, key).await?;
-        first_cart(owner, &rows)
+        let key = (
+            owner_kind(owner),
+            owner.id(),
+            CLOSED_PART,
+            to_cql(created_at),
+            &cart_id.as_bytes()[..],
+            NO_PRODUCT,
+        );
+        let row: Option<(Option<Vec<u8>>, Option<Uuid>)> =
+            self.cql.first(&self.carts.read_closed, key).await?;
+        let stored = row.and_then(|(cart, merge_id)| Some((cart?, merge_id)));
+        stored.map(|(cart, merge_id)| read_stored(&cart, merge_id)).transpose()
     }
 
     /// The marker of an operation in an owner's partition. It must be read after the partition: if the marker is
     /// written in between, a change computed without it fails on the revision.
     pub(super) async fn read_marker(&self, owner: &Owner, op_id: Uuid) -> Result<Option<Vec<u8>>> {
-        let key = (owner_kind(owner), owner.id(), MARKER_CREATED_AT, &op_id.as_bytes()[..], HEADER);
+        let key = (
+            owner_kind(owner),
+            owner.id(),
+            MARKER_PART,
+            MARKER_CREATED_AT,
+            &op_id.as_bytes()[..],
+            NO_PRODUCT,
+        );
         let row: Option<(Option<Vec<u8>>,)> = self.cql.first(&self.carts.read_marker, key).await?;
         Ok(row.and_then(|(outcome,)| outcome))
     }
-}
-
-/// The first cart of the rows, which may go on with others.
-fn first_cart(owner: &Owner, rows: &[CartRow]) -> Result<Option<StoredCart>> {
-    let mut assembler = CartAssembler::default();
-    for row in rows {
-        if let Some(stored) = assembler.push(owner, row)? {
-            return Ok(Some(stored));
-        }
-    }
-    Ok(assembler.finish())
 }

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mw_domain::Timestamp;
 use mw_store::{Result, StoreError};
@@ -111,6 +111,12 @@ impl ClockGuard {
 
     fn state(&self) -> MutexGuard<'_, ClockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Microseconds since 1970 by the clock of this machine, for write timestamps.
+    pub(crate) fn micros(&self) -> i64 {
+        let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
     }
 
     /// How far the clock of this machine is ahead of the cluster's, negative where it is behind.

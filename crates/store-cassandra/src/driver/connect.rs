@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mw_store::Freshness;
+use mw_store::partitions::PartitionReports;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 
@@ -70,6 +71,8 @@ pub struct Options {
     pub stamps_commands: bool,
     /// Is told of every statement.
     pub trace: Option<Arc<dyn StatementObserver>>,
+    /// Where accesses of partitions are counted.
+    pub partitions: PartitionReports,
     /// For tests: makes statements fail.
     #[doc(hidden)]
     pub faults: Option<Arc<dyn FaultInjector>>,
@@ -162,6 +165,7 @@ impl Options {
             internal: InternalOptions::default(),
             stamps_commands: false,
             trace: None,
+            partitions: PartitionReports::default(),
             faults: None,
         }
     }

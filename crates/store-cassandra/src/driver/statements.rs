@@ -12,7 +12,6 @@ use mw_store::{Result, StoreError};
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
 use scylla::deserialize::row::{ColumnIterator, DeserializeRow};
-use scylla::deserialize::value::DeserializeValue;
 use scylla::deserialize::{DeserializationError, TypeCheckError};
 use scylla::errors::ExecutionError;
 use scylla::frame::response::result::ColumnSpec;
@@ -57,44 +56,6 @@ pub(crate) enum Access {
 
 /// The values of one statement of a batch.
 pub(crate) type Row = Box<dyn SerializeRow + Send + Sync>;
-
-/// A row with two more columns before its own.
-#[derive(Debug)]
-pub(crate) struct Prefixed<A, B, R> {
-    pub(crate) first: A,
-    pub(crate) second: B,
-    pub(crate) row: R,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the row has fewer than two columns")]
-struct TooFewColumns;
-
-impl<'f, 'm, A, B, R> DeserializeRow<'f, 'm> for Prefixed<A, B, R>
-where
-    A: DeserializeValue<'f, 'm>,
-    B: DeserializeValue<'f, 'm>,
-    R: DeserializeRow<'f, 'm>,
-{
-    fn type_check(specs: &[ColumnSpec<'_>]) -> Result<(), TypeCheckError> {
-        let Some(([first, second], rest)) = specs.split_first_chunk() else {
-            return Err(TypeCheckError::new(TooFewColumns));
-        };
-        A::type_check(first.typ())?;
-        B::type_check(second.typ())?;
-        R::type_check(rest)
-    }
-
-    fn deserialize(mut columns: ColumnIterator<'f, 'm>) -> Result<Self, DeserializationError> {
-        let mut next = || columns.next().unwrap_or_else(|| Err(DeserializationError::new(TooFewColumns)));
-        let (first, second) = (next()?, next()?);
-        Ok(Self {
-            first: A::deserialize(first.spec.typ(), first.slice)?,
-            second: B::deserialize(second.spec.typ(), second.slice)?,
-            row: R::deserialize(columns)?,
-        })
-    }
-}
 
 /// A row, or why it cannot be decoded.
 struct Readable<R>(Result<R>);
@@ -167,6 +128,15 @@ impl Cql {
 
     pub(crate) const fn session(&self) -> &Session {
         &self.session
+    }
+
+    pub(crate) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The prefix of the keyspace names.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     pub(crate) fn cluster_name(&self) -> String {
@@ -323,9 +293,7 @@ impl Cql {
         R: for<'f, 'm> DeserializeRow<'f, 'm>,
     {
         let rows = rows_of(result)?;
-        if self.tracer.is_on() {
-            self.tracer.read(statement, values, rows.rows_num() as u64, rows.rows_bytes_size() as u64);
-        }
+        self.tracer.read(statement, values, rows.rows_num() as u64, rows.rows_bytes_size() as u64);
         deserialize(&rows)
     }
 
@@ -361,26 +329,31 @@ impl Cql {
         rows: &[V],
     ) -> Result<()> {
         match rows {
-            [] => Ok(()),
             [row] => self.write(statement, row).await,
-            rows => {
-                self.tracer.write(StatementKind::Write, rows.iter().map(|row| (statement, row)));
-                let mut batch = Batch::new(BatchType::Unlogged);
-                for _ in rows {
-                    batch.append_statement(statement.clone());
-                }
-                batch.set_execution_profile_handle(statement.get_execution_profile_handle().cloned());
-                batch.set_is_idempotent(true);
-                let fault = self.write_fault(statement).await?;
-                let mut attempts = Attempts::default();
-                loop {
-                    let started = Instant::now();
-                    let written = self.session.batch(&batch, rows).await;
-                    self.write_speculation.record(started.elapsed());
-                    let Err(error) = written else { return fault.map_or(Ok(()), Err) };
-                    attempts.failed(started, &error)?;
-                }
-            }
+            rows => self.write_batch(&rows.iter().map(|row| (statement, row)).collect::<Vec<_>>()).await,
+        }
+    }
+
+    /// Writes rows of one partition key, of one or several tables of a keyspace, as one mutation.
+    pub(crate) async fn write_batch<V: SerializeRow>(&self, rows: &[(&PreparedStatement, V)]) -> Result<()> {
+        let Some((first, _)) = rows.first() else { return Ok(()) };
+        self.tracer.write(StatementKind::Write, rows.iter().map(|(statement, row)| (*statement, row)));
+        let mut batch = Batch::new(BatchType::Unlogged);
+        let mut values = Vec::with_capacity(rows.len());
+        for (statement, row) in rows {
+            batch.append_statement((*statement).clone());
+            values.push(row);
+        }
+        batch.set_execution_profile_handle(first.get_execution_profile_handle().cloned());
+        batch.set_is_idempotent(true);
+        let fault = self.write_fault(first).await?;
+        let mut attempts = Attempts::default();
+        loop {
+            let started = Instant::now();
+            let written = self.session.batch(&batch, &values).await;
+            self.write_speculation.record(started.elapsed());
+            let Err(error) = written else { return fault.map_or(Ok(()), Err) };
+            attempts.failed(started, &error)?;
         }
     }
 

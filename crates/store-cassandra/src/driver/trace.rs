@@ -1,15 +1,19 @@
 //! Statements as an observer sees them: which partition, how many rows and bytes, for which request.
 //!
-//! Serialising the values once more to count their bytes costs time, so it is done only while an observer is configured.
+//! Serialising the values once more to count their bytes costs time, so it is done only for an observer of all statements, and for
+//! those that the partition statistics sample.
 
 use std::fmt;
 use std::sync::Arc;
 
+use mw_store::partitions::{AccessKind, PartitionAccess, PartitionReports};
 use mw_store::request::{self, RequestLabel};
 use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 use scylla::statement::Consistency;
 use scylla::statement::prepared::PreparedStatement;
+
+use crate::driver::partition_key::PartitionName;
 
 /// What a statement does to its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +46,19 @@ pub trait StatementObserver: fmt::Debug + Send + Sync {
     fn statement(&self, statement: &TracedStatement<'_>);
 }
 
-/// Tells the observer of statements, if there is one.
+/// Tells the observers of statements, if there are any.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tracer(Option<Arc<dyn StatementObserver>>);
+pub(crate) struct Tracer {
+    observer: Option<Arc<dyn StatementObserver>>,
+    partitions: PartitionReports,
+}
 
 impl Tracer {
-    pub(crate) const fn new(observer: Option<Arc<dyn StatementObserver>>) -> Self {
-        Self(observer)
-    }
-
-    pub(crate) const fn is_on(&self) -> bool {
-        self.0.is_some()
+    pub(crate) const fn new(
+        observer: Option<Arc<dyn StatementObserver>>,
+        partitions: PartitionReports,
+    ) -> Self {
+        Self { observer, partitions }
     }
 
     /// A read that returned so many rows and bytes.
@@ -63,7 +69,8 @@ impl Tracer {
         rows: u64,
         bytes: u64,
     ) {
-        self.tell(statement, values, kind_of_read(statement), rows, bytes);
+        self.trace(statement, values, kind_of_read(statement), (rows, bytes));
+        self.report(statement, values, AccessKind::Read, || (rows, bytes));
     }
 
     /// A write of rows of one partition.
@@ -72,25 +79,27 @@ impl Tracer {
         kind: StatementKind,
         rows: impl IntoIterator<Item = (&'a PreparedStatement, &'a V)>,
     ) {
-        if !self.is_on() {
-            return;
-        }
         let mut rows = rows.into_iter().peekable();
         let Some((statement, first)) = rows.peek().copied() else { return };
-        let (count, bytes) =
-            rows.fold((0, 0), |(count, bytes), (statement, row)| (count + 1, bytes + size(statement, row)));
-        self.tell(statement, first, kind, count, bytes);
+        let size = || {
+            rows.fold((0, 0), |(count, bytes), (statement, row)| (count + 1, bytes + size(statement, row)))
+        };
+        if self.observer.is_none() {
+            return self.report(statement, first, AccessKind::Write, size);
+        }
+        let size = size();
+        self.trace(statement, first, kind, size);
+        self.report(statement, first, AccessKind::Write, || size);
     }
 
-    fn tell(
+    fn trace(
         &self,
         statement: &PreparedStatement,
         values: &impl SerializeRow,
         kind: StatementKind,
-        rows: u64,
-        bytes: u64,
+        (rows, bytes): (u64, u64),
     ) {
-        let (Some(observer), Some(spec)) = (&self.0, statement.get_table_spec()) else { return };
+        let (Some(observer), Some(spec)) = (&self.observer, statement.get_table_spec()) else { return };
         let token = statement.calculate_token(values).ok().flatten().map(|token| token.value());
         let (keyspace, table) = (spec.ks_name(), spec.table_name());
         observer.statement(&TracedStatement {
@@ -102,6 +111,26 @@ impl Tracer {
             bytes,
             request: request::current(),
         });
+    }
+
+    fn report(
+        &self,
+        statement: &PreparedStatement,
+        values: &impl SerializeRow,
+        kind: AccessKind,
+        size: impl FnOnce() -> (u64, u64),
+    ) {
+        let Some((observer, stands_for)) = self.partitions.sampled() else { return };
+        let (Some(spec), Some(name)) = (statement.get_table_spec(), PartitionName::of(statement, values))
+        else {
+            return;
+        };
+        let PartitionName { key, bucket } = &name;
+        let (rows, bytes) = size();
+        observer.observe(
+            &PartitionAccess { table: spec.table_name(), key, bucket, kind, rows, bytes },
+            stands_for,
+        );
     }
 }
 

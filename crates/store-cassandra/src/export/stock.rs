@@ -23,7 +23,9 @@ use crate::export::Spool;
 use crate::schema::tables::Table;
 use crate::stock::decision::{Decision, Replacement, StockCommand, StockKey};
 use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState};
-use crate::stock::rows::{Operation, StoredRow, corrupt_partition, read_level, read_rows, read_stock_key};
+use crate::stock::rows::{
+    HeaderRow, Operation, SELECT_HEADER, StoredRow, corrupt_partition, read_level, read_rows, read_stock_key,
+};
 
 /// How often a partition that changes meanwhile is read again.
 const ROUNDS: u32 = 8;
@@ -52,6 +54,7 @@ pub(crate) struct Statements {
     scan: PreparedStatement,
     /// One partition.
     whole: PreparedStatement,
+    header_serial: PreparedStatement,
     /// The ledger rows of one partition.
     rows: PreparedStatement,
 }
@@ -68,7 +71,12 @@ impl Statements {
              WHERE product_id = ? AND geo_zone = ? AND until >= ?";
         let mut rows = cql.prepare(Table::Stock, Access::Read, rows).await?;
         rows.set_page_size(CLEAR_PAGE);
-        Ok(Self { scan: scan::prepare(cql, Table::Stock, columns).await?, whole, rows })
+        Ok(Self {
+            scan: scan::prepare(cql, Table::Stock, columns).await?,
+            whole,
+            header_serial: cql.prepare(Table::Stock, Access::Serial, SELECT_HEADER).await?,
+            rows,
+        })
     }
 }
 
@@ -85,9 +93,18 @@ impl CassandraStore {
         Ok(())
     }
 
-    /// All rows of a partition as of one moment: one page, or several between which the revision did not change.
+    /// The revision of a partition; a commit that only some replicas have is completed.
+    async fn completed_revision(&self, key: &StockKey) -> Result<Option<i64>> {
+        let partition = (key.product_id.as_str(), key.geo_zone.as_str());
+        let row: Option<HeaderRow> = self.cql.first(&self.export.stock.header_serial, partition).await?;
+        Ok(row.and_then(|(rev, ..)| rev))
+    }
+
+    /// All rows of a partition as of one moment: one page, or several between which the revision did not change. The revision
+    /// is read at the serial level before and after: pages at a quorum may or may not show a commit that is under way.
     async fn whole_stock(&self, key: &StockKey) -> Result<Vec<ScannedStock>> {
         for round in 1..=ROUNDS {
+            let before = self.completed_revision(key).await?;
             let partition = (key.product_id.as_str(), key.geo_zone.as_str());
             let (mut whole, mut pages) = (Vec::new(), 0_u32);
             let mut from = Some(PagingState::start());
@@ -100,9 +117,8 @@ impl CassandraStore {
             if pages == 1 {
                 return Ok(whole);
             }
-            let header = self.header(key, Freshness::Latest).await?;
             let rev = whole.first().and_then(|(_, _, rev, ..): &ScannedStock| *rev);
-            if header.and_then(|header| header.rev) == rev {
+            if before == rev && self.completed_revision(key).await? == rev {
                 return Ok(whole);
             }
             tokio::time::sleep(PAUSE * round).await;

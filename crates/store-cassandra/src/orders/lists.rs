@@ -32,10 +32,8 @@ const SALES_PAGE: i32 = 1_000;
 #[derive(Debug)]
 pub(super) struct Statements {
     by_customer: PreparedStatement,
-    by_zone_day: PreparedStatement,
     by_day: PreparedStatement,
-    sales_by_zone_day: PreparedStatement,
-    sales_by_day: PreparedStatement,
+    sales: PreparedStatement,
 }
 
 impl Statements {
@@ -46,25 +44,22 @@ impl Statements {
                  AND (created_at, order_id) < (?, ?) LIMIT ?"
             )
         };
-        let sales = |partition: &str| {
-            format!(
-                "SELECT snapshot FROM {{}} WHERE {partition} \
-                 AND created_at >= ? AND created_at < ?"
-            )
-        };
-        let (zone_day, day) =
-            ("geo_zone = ? AND day = ? AND slice = ? AND shard = ?", "day = ? AND slice = ? AND shard = ?");
+        let day = "day = ? AND slice = ? AND shard = ? AND geo_zone = ?";
+        let sales = format!("SELECT snapshot FROM {{}} WHERE {day} AND created_at >= ? AND created_at < ?");
         let by_user = list("user_id = ? AND bucket = ?");
         let mut statements = Self {
             by_customer: cql.prepare(Table::OrdersByCustomer, Access::Read, &by_user).await?,
-            by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &list(zone_day)).await?,
             by_day: cql.prepare(Table::OrdersByDay, Access::Read, &list(day)).await?,
-            sales_by_zone_day: cql.prepare(Table::OrdersByZoneDay, Access::Read, &sales(zone_day)).await?,
-            sales_by_day: cql.prepare(Table::OrdersByDay, Access::Read, &sales(day)).await?,
+            sales: cql.prepare(Table::OrdersByDay, Access::Read, &sales).await?,
         };
-        statements.sales_by_zone_day.set_page_size(SALES_PAGE);
-        statements.sales_by_day.set_page_size(SALES_PAGE);
+        statements.sales.set_page_size(SALES_PAGE);
         Ok(statements)
+    }
+
+    /// Whether a shard of a slice can be read and written.
+    pub(super) fn has_quorum(&self, cql: &Cql, day: CqlDate, slice: &str, shard: i32) -> bool {
+        let any = to_cql(Timestamp::EPOCH);
+        cql.has_quorum(&self.sales, &(day, slice, shard, SHOP, any, any))
     }
 }
 
@@ -177,12 +172,12 @@ impl CassandraStore {
     /// The slices of a day that may have orders of the period before `below`, newest first.
     async fn slices(
         &self,
-        (table, key): (Table, &str),
+        key: &str,
         day: Date,
         period: &Period,
         mut below: Timestamp,
     ) -> Result<Vec<DaySlice>> {
-        let key = slices_key(key, day);
+        let (table, key) = (Table::OrdersByDay, slices_key(key, day));
         let mut slices = Vec::new();
         loop {
             let buckets = self.next_buckets(table, &key, period, below).await?;
@@ -199,14 +194,6 @@ impl CassandraStore {
         }
     }
 
-    /// The list of a zone, or of the whole shop, and its key.
-    fn list_of(geo_zone: Option<&GeoZone>) -> (Table, &str) {
-        match geo_zone {
-            Some(zone) => (Table::OrdersByZoneDay, zone.as_str()),
-            None => (Table::OrdersByDay, ""),
-        }
-    }
-
     pub(super) async fn list_by_day(
         &self,
         geo_zone: Option<&GeoZone>,
@@ -215,14 +202,13 @@ impl CassandraStore {
     ) -> Result<Page<Order>> {
         let before = ListCursor::new(&period, request.after.as_ref())?;
         let mut page = PageBuilder { limit: request.limit, items: Vec::new() };
-        let (table, key) = Self::list_of(geo_zone);
+        let list = geo_zone.map_or(SHOP, GeoZone::as_str);
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let days = self.next_buckets(table, key, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, below).await?;
             for (midnight, _) in &days {
-                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
-                    self.fill_from_slice(geo_zone, midnight.date(), &slice, &period, before, &mut page)
-                        .await?;
+                for slice in self.slices(list, midnight.date(), &period, below).await? {
+                    self.fill_from_slice(list, midnight.date(), &slice, &period, before, &mut page).await?;
                     if page.is_full() {
                         return Ok(page.build());
                     }
@@ -237,7 +223,7 @@ impl CassandraStore {
 
     async fn fill_from_slice(
         &self,
-        geo_zone: Option<&GeoZone>,
+        list: &str,
         date: Date,
         slice: &DaySlice,
         period: &Period,
@@ -249,14 +235,8 @@ impl CassandraStore {
         let id = &before.order_id.as_bytes()[..];
         let wanted = page.wanted();
         let reads = shards(slice).map(|shard| async move {
-            let lists = &self.orders.lists;
-            if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, name, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_zone_day, values).await
-            } else {
-                let values = (day, name, shard, from, until, id, wanted);
-                self.cql.rows::<ListRow>(&lists.by_day, values).await
-            }
+            let values = (day, name, shard, list, from, until, id, wanted);
+            self.cql.rows::<ListRow>(&self.orders.lists.by_day, values).await
         });
         let reads: Vec<_> = reads.collect();
         let found: Vec<Vec<ListRow>> = stream::iter(reads).buffered(CONCURRENT_SHARDS).try_collect().await?;
@@ -271,17 +251,16 @@ impl CassandraStore {
     }
 
     pub(super) async fn sum_sales(&self, geo_zone: Option<&GeoZone>, period: Period) -> Result<Vec<Sales>> {
-        let (table, key) = Self::list_of(geo_zone);
+        let list = geo_zone.map_or(SHOP, GeoZone::as_str);
         let mut report = SalesReport::default();
         let mut below = period.to;
         loop {
-            let days = self.next_buckets(table, key, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, below).await?;
             for (midnight, _) in &days {
-                for slice in self.slices((table, key), midnight.date(), &period, below).await? {
+                for slice in self.slices(list, midnight.date(), &period, below).await? {
                     let partition = (midnight.date(), &slice);
-                    let sums: Vec<_> = shards(&slice)
-                        .map(|shard| self.sum_shard(geo_zone, partition, shard, &period))
-                        .collect();
+                    let sums: Vec<_> =
+                        shards(&slice).map(|shard| self.sum_shard(list, partition, shard, &period)).collect();
                     let mut sums = stream::iter(sums).buffered(CONCURRENT_SHARDS);
                     while let Some(sum) = sums.next().await {
                         report.merge(sum?);
@@ -297,7 +276,7 @@ impl CassandraStore {
 
     async fn sum_shard(
         &self,
-        geo_zone: Option<&GeoZone>,
+        list: &str,
         (date, slice): (Date, &DaySlice),
         shard: i32,
         period: &Period,
@@ -305,16 +284,10 @@ impl CassandraStore {
         let mut report = SalesReport::default();
         let (day, name): (CqlDate, _) = (day_of(date.midnight()), slice.name.as_str());
         let (from, to) = (to_cql(period.from), to_cql(period.to));
-        let lists = &self.orders.lists;
         let mut page = PagingState::start();
         loop {
-            let (rows, next) = if let Some(zone) = geo_zone {
-                let values = (zone.as_str(), day, name, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_zone_day, values, page).await?
-            } else {
-                let values = (day, name, shard, from, to);
-                self.cql.page::<SalesRow>(&lists.sales_by_day, values, page).await?
-            };
+            let values = (day, name, shard, list, from, to);
+            let (rows, next) = self.cql.page::<SalesRow>(&self.orders.lists.sales, values, page).await?;
             for row in rows {
                 add_sale(row, &mut report)?;
             }
@@ -323,6 +296,9 @@ impl CassandraStore {
         }
     }
 }
+
+/// The list of the whole shop, where the list of a zone has the name of the zone.
+pub(super) const SHOP: &str = "";
 
 /// The bucket of a list of days under its key: which days have slices.
 pub(super) const DAY: &str = "day";

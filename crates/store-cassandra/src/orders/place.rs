@@ -66,6 +66,7 @@ impl CassandraStore {
         let _checkout = if is_checkout { self.locks.checkout(command.user_id.as_str()).await } else { None };
         let mut recheck_pauses = RECHECK_PAUSES.iter();
         for _ in 0..ATTEMPTS + RECHECK_PAUSES.len() {
+            command.order_id = self.available_order_id(command.order_id, command.now);
             match self.draft_and_place(&command).await {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => {}
@@ -185,8 +186,7 @@ impl CassandraStore {
         let Outcome::Placed(order_id) = outcome else { return Err(Refusal::KeyReused.into()) };
         let missing =
             || StoreError::Corrupt(format!("replay order {order_id}: a key names it, no row has it"));
-        let (order, _) = self.find_order(order_id).await?.ok_or_else(missing)?;
-        Ok(order.as_placed())
+        Ok(self.find_order(order_id).await?.ok_or_else(missing)?.order.as_placed())
     }
 
     async fn claim_key(&self, draft: &OrderIntent, now: Timestamp) -> Result<KeyState> {
@@ -203,8 +203,8 @@ impl CassandraStore {
     async fn poll_order(&self, identity: &RequestIdentity, op_id: Uuid, now: Timestamp) -> Result<KeyState> {
         let order_id = OrderId::new(op_id);
         for _ in 0..POLLS {
-            if let Some((order, _)) = self.find_order(order_id).await? {
-                return Ok(KeyState::Placed(order.as_placed()));
+            if let Some(stored) = self.find_order(order_id).await? {
+                return Ok(KeyState::Placed(stored.order.as_placed()));
             }
             match self.claims.find(&self.cql, identity, now).await? {
                 Some(Claim::Execute { op_id: holder, .. }) if holder == op_id => {}
@@ -246,6 +246,7 @@ impl CassandraStore {
         }
         // The order is decided. A crash here leaves no row of it; recovery finds the holds and the closed cart and
         // writes it.
+        self.bucketing.keep_fresh(&self.cql).await?;
         let list_buckets = self.list_buckets(order);
         Box::pin(self.write_placed(order, &list_buckets, started_at.map(|_| now))).await?;
         Ok(PlacementOutcome::Placed)
@@ -287,10 +288,10 @@ impl CassandraStore {
         let intent = order_intent::decode(payload)?;
         let order = &intent.order;
         let now = order.created_at;
-        if let Some((placed, list_buckets)) = self.find_order(order.order_id).await? {
+        if let Some(stored) = self.find_order(order.order_id).await? {
             // Lists and timer come before the order's own row, so they are there. Written again they change nothing,
             // also where the order has a newer version: the version is the write timestamp.
-            return Box::pin(self.write_placed(&placed.as_placed(), &list_buckets, None)).await;
+            return Box::pin(self.write_placed(&stored.order.as_placed(), &stored.list_buckets, None)).await;
         }
         if let Some(identity) = &intent.identity {
             let is_claimed = match self.claims.find(&self.cql, identity, now).await {

@@ -58,7 +58,7 @@ pub(super) const EVENT_COLUMNS: &str =
 
 /// The columns of [`OrderRow`].
 pub(super) fn order_columns() -> String {
-    format!("order_id, placed, list_buckets, status, updated_at, version, {EVENT_COLUMNS}")
+    format!("order_id, placed, list_buckets, status, updated_at, version, fence, {EVENT_COLUMNS}")
 }
 
 /// A row of `order_by_id`: the row of event 1 also has the order and its list buckets, the others have an event only.
@@ -70,6 +70,7 @@ pub(crate) struct OrderRow {
     status: Option<String>,
     updated_at: Option<CqlTimestamp>,
     version: Option<i64>,
+    fence: Option<Uuid>,
     event_no: i64,
     event_at: Option<CqlTimestamp>,
     from_status: Option<String>,
@@ -79,15 +80,22 @@ pub(crate) struct OrderRow {
     idempotency_key: Option<String>,
 }
 
+/// An order as its row has it.
+#[derive(Debug, Clone)]
+pub(super) struct StoredOrder {
+    pub(super) order: Order,
+    pub(super) list_buckets: ListBuckets,
+    /// Besides the version, what a status change is conditional on.
+    pub(super) fence: Option<Uuid>,
+}
+
 /// The buckets of an order in the lists; decided once, when the order is placed: the type
 /// `order_list_buckets`.
 #[derive(Debug, Clone, PartialEq, Eq, SerializeValue, DeserializeValue)]
 pub(super) struct ListBuckets {
     pub(super) bucket: String,
-    pub(super) zone_slice: String,
-    pub(super) zone_shard: i32,
-    pub(super) day_slice: String,
-    pub(super) day_shard: i32,
+    pub(super) slice: String,
+    pub(super) shard: i32,
 }
 
 /// The event of a row, and the token of the status change that wrote it.
@@ -178,8 +186,8 @@ pub(super) fn read_listed((id, snapshot): ListRow) -> Result<Order> {
 }
 
 impl OrderRow {
-    /// The order with its list buckets, in the row of event 1, and the event of the row.
-    fn split(self) -> Result<(Option<(Order, ListBuckets)>, EventRow)> {
+    /// The order, in the row of event 1, and the event of the row.
+    fn split(self) -> Result<(Option<StoredOrder>, EventRow)> {
         let id = self.order_id;
         let mut event = EventRow {
             event_no: self.event_no,
@@ -198,10 +206,10 @@ impl OrderRow {
         };
         event.fill_placement(placed.created_at);
         let order = Snapshot { placed, status, updated_at, version }.read(id)?;
-        Ok((Some((order, list_buckets)), event))
+        Ok((Some(StoredOrder { order, list_buckets, fence: self.fence }), event))
     }
 
-    pub(super) fn read(self) -> Result<Option<(Order, ListBuckets)>> {
+    pub(super) fn read(self) -> Result<Option<StoredOrder>> {
         Ok(self.split()?.0)
     }
 
@@ -267,7 +275,7 @@ pub(crate) fn read_scanned(group: Vec<OrderRow>) -> Result<Option<ScannedOrder>>
         events.push(event);
     }
     events.reverse();
-    Ok(order.map(|(order, _)| {
+    Ok(order.map(|StoredOrder { order, .. }| {
         let change = |(key, op_id, version, event): (String, Uuid, u64, OrderEvent)| KeyedChange {
             key,
             op_id,

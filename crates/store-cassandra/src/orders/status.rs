@@ -19,7 +19,7 @@ use mw_store::{Done, Refusal, Result, StoreError};
 use scylla::value::MaybeUnset;
 use uuid::Uuid;
 
-use super::rows::{EventRow, ListBuckets, OrderRow, time_bucket_of, version};
+use super::rows::{EventRow, ListBuckets, OrderRow, StoredOrder, time_bucket_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
 use crate::driver::certainty::CasResult;
@@ -88,28 +88,30 @@ impl CassandraStore {
         let _lock = self.locks.partition(&("order", id)).await;
         for round in 0..ROUNDS {
             let found = self.find_order(id).await?;
-            let found =
-                found.filter(|(order, _)| command.of_user.as_ref().is_none_or(|user| *user == order.user_id));
-            let (order, list_buckets) = found.ok_or(Refusal::OrderNotFound(id))?;
+            let is_visible = |stored: &&StoredOrder| {
+                command.of_user.as_ref().is_none_or(|user| *user == stored.order.user_id)
+            };
+            let stored = found.as_ref().filter(is_visible).ok_or(Refusal::OrderNotFound(id))?;
+            let order = &stored.order;
             // A round is also lost to a second request with the same key.
             if is_retry || round > 0 {
                 let events = self.events_with_tokens(id).await?;
                 if let Some(event) = events.into_iter().find(|event| event.op_token == Some(op_token)) {
                     let version = event.version();
                     return Ok(StatusChange {
-                        order: order.as_of(version, &event.read(id)?),
+                        order: order.clone().as_of(version, &event.read(id)?),
                         has_event: true,
                     });
                 }
             }
-            check_version(&order, command.expected_version)?;
+            check_version(order, command.expected_version)?;
             let cause = match order.status.step(command.to)? {
-                Step::Stay => return Ok(StatusChange { order, has_event: false }),
+                Step::Stay => return Ok(StatusChange { order: order.clone(), has_event: false }),
                 Step::Move => None,
                 Step::MoveUnits(cause) => Some(cause),
             };
             let change = (op_token, cause);
-            let changed = self.attempt_status_change(&order, &list_buckets, &command, change).await?;
+            let changed = self.attempt_status_change(stored, &command, change).await?;
             if let Some(order) = changed {
                 return Ok(StatusChange { order, has_event: true });
             }
@@ -120,11 +122,11 @@ impl CassandraStore {
     /// One attempt of a status change; `None` where another change of the order came first.
     async fn attempt_status_change(
         &self,
-        order: &Order,
-        list_buckets: &ListBuckets,
+        stored: &StoredOrder,
         command: &SetStatus,
         (op_token, cause): (Uuid, Option<Cause>),
     ) -> Result<Option<Order>> {
+        let StoredOrder { order, list_buckets, .. } = stored;
         let mut next = order.clone();
         let event = next.advance(command.to, command.note.clone(), command.now);
         let order_id = order.order_id;
@@ -133,10 +135,10 @@ impl CassandraStore {
         // Not the token: a later attempt of the request has an intent of its own, which must outlive this one.
         let intent_id = Uuid::new_v4();
         let intent = self.intents.begin(&self.cql, Kind::Status, intent_id, payload).await?;
-        // A crash here leaves only the intent. Recovery finds no event with its token; when the write can no longer
-        // arrive, recovery drops the intent.
+        // A crash here leaves only the intent. Recovery finds no event with its token, makes sure that the write can no
+        // longer arrive, and drops the intent.
         let key = command.identity.as_ref().map(|identity| identity.key.as_str());
-        match self.cas_status(order, &next, event, (op_token, key)).await {
+        match self.cas_status(stored, &next, event, (op_token, key)).await {
             Ok(true) => {}
             Ok(false) => {
                 self.complete_soon(intent);
@@ -166,11 +168,11 @@ impl CassandraStore {
         }
     }
 
-    /// Writes the new status and its event on the condition of the old version; `false` where the version has
+    /// Writes the new status and its event on the condition of the old version and fence; `false` where one of them has
     /// changed.
     async fn cas_status(
         &self,
-        order: &Order,
+        StoredOrder { order, fence, .. }: &StoredOrder,
         next: &Order,
         event: OrderEvent,
         (op_token, key): (Uuid, Option<&str>),
@@ -183,6 +185,7 @@ impl CassandraStore {
             time_bucket,
             id,
             version(order),
+            *fence,
         ));
         let event: Row = Box::new((
             time_bucket,
@@ -258,20 +261,40 @@ impl CassandraStore {
         let attempt = CasAttempt { expected: Some(version - 1), op_token };
         match self.status_change_fate(order_id, attempt).await? {
             CasFate::Applied => {}
-            CasFate::Pending | CasFate::Unknown => return self.intents.keep_while_in_flight(intent_id),
             CasFate::Superseded => return Ok(()),
+            CasFate::Pending if self.fence_status_change(order_id, version - 1).await? => return Ok(()),
+            // Another change, or this very one, was applied meanwhile.
+            CasFate::Pending => {
+                return Err(StoreError::Ambiguous(format!(
+                    "recover a status change of order {order_id}: it has changed, recovery tries again"
+                )));
+            }
+            CasFate::Unknown => return self.intents.keep_while_in_flight(intent_id),
         }
         // The order may have changed again since. Its newest version goes into the lists; the units move by the cause
         // of this change, and a ledger row that is further on stays as it is.
-        let Some((order, list_buckets)) = self.find_order(order_id).await? else { return Ok(()) };
+        let Some(StoredOrder { order, list_buckets, .. }) = self.find_order(order_id).await? else {
+            return Ok(());
+        };
         self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await
+    }
+
+    /// Makes sure that no status change which was begun at this version can apply any more, however late it arrives; `false`
+    /// where the order has left the version. A crash after it leaves an order that is unchanged for every reader.
+    async fn fence_status_change(&self, order_id: OrderId, version: i64) -> Result<bool> {
+        let values = (Uuid::new_v4(), time_bucket_of(order_id), order_id.uuid(), version);
+        match self.cql.cas(&self.orders.fence, values).await? {
+            CasResult::Applied => Ok(true),
+            CasResult::NotApplied => Ok(false),
+            CasResult::Unknown => Err(StoreError::Ambiguous(format!("fence order {order_id}: no result"))),
+        }
     }
 
     /// Cancels orders whose payment timer has fired; returns how many.
     pub(super) async fn cancel_overdue(&self, now: Timestamp, note: &str, limit: usize) -> Result<usize> {
         let budget = &Budget::new(limit);
         let overdue = move |row: OrderRow| {
-            let order = row.read()?.map(|(order, _)| order);
+            let order = row.read()?.map(|stored| stored.order);
             let is_overdue = |order: &Order| order.status == OrderStatus::Created && now >= order.pay_by;
             Ok(order.filter(is_overdue).map(|order| order.order_id))
         };

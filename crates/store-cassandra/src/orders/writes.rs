@@ -1,17 +1,18 @@
-//! Writing orders: the row by id, the rows of the three lists, and the payment timer.
+//! Writing orders: the row by id, the rows of the lists, and the payment timer.
 //!
 //! Every write is unconditional and has the order's version as its write timestamp, so it can be repeated and the
 //! newest version wins in any order of arrival. Only status changes are conditional (see `status.rs`).
 
 use mw_domain::buckets::{DaySlice, MonthBucket, shard};
-use mw_domain::{Order, OrderEvent, OrderStatus, Timestamp};
+use mw_domain::lanes::{other_lanes, salted};
+use mw_domain::{Order, OrderEvent, OrderId, OrderStatus, Timestamp};
 use mw_store::Result;
 use scylla::SerializeRow;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::{CqlDate, CqlTimestamp, MaybeUnset};
 use uuid::Uuid;
 
-use super::lists::{DAY, slices_key};
+use super::lists::{DAY, SHOP, slices_key};
 use super::rows::{ListBuckets, Placed, Snapshot, day_of, time_bucket_of, version};
 use crate::CassandraStore;
 use crate::driver::coalesce::writes::CoalescedWrites;
@@ -20,15 +21,10 @@ use crate::driver::time::to_cql;
 use crate::recovery::timers::{TimerQueue, Timers};
 use crate::schema::tables::Table;
 
-type OrderInsert = (i64, Uuid, Placed, ListBuckets, String, CqlTimestamp, i64, i64);
+/// Where the partition of a day has no quorum, one of so many shards is used.
+const SHARDS_TO_CHOOSE: u16 = 64;
 
-/// A row of `orders_by_zone_day`.
-#[derive(Debug, SerializeRow)]
-struct ZoneDayInsert {
-    geo_zone: String,
-    #[scylla(flatten)]
-    of_day: DayInsert,
-}
+type OrderInsert = (i64, Uuid, Placed, ListBuckets, String, CqlTimestamp, i64, i64);
 
 /// A row of `orders_by_day`.
 #[derive(Debug, SerializeRow)]
@@ -36,6 +32,7 @@ struct DayInsert {
     day: CqlDate,
     slice: String,
     shard: i32,
+    geo_zone: String,
     created_at: CqlTimestamp,
     order_id: Vec<u8>,
     snapshot: Snapshot,
@@ -44,11 +41,13 @@ struct DayInsert {
 }
 
 impl DayInsert {
-    fn new(order: &Order, slice: &str, shard: i32) -> Self {
+    /// The row in the list of a zone, or of the shop.
+    fn new(order: &Order, list_buckets: &ListBuckets, geo_zone: &str) -> Self {
         Self {
             day: day_of(order.created_at),
-            slice: slice.to_owned(),
-            shard,
+            slice: list_buckets.slice.clone(),
+            shard: list_buckets.shard,
+            geo_zone: geo_zone.to_owned(),
             created_at: to_cql(order.created_at),
             order_id: order.order_id.as_bytes().to_vec(),
             snapshot: Snapshot::of(order),
@@ -71,7 +70,6 @@ pub(super) struct Writes {
     by_id: CoalescedWrites<i64, OrderInsert>,
     event: PreparedStatement,
     by_customer: PreparedStatement,
-    by_zone_day: CoalescedWrites<(String, DayPartition), ZoneDayInsert>,
     by_day: CoalescedWrites<DayPartition, DayInsert>,
 }
 
@@ -83,16 +81,13 @@ impl Writes {
              VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP 1";
         let by_customer = "INSERT INTO {} (user_id, bucket, created_at, order_id, snapshot) \
              VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_zone_day = "INSERT INTO {} (geo_zone, day, slice, shard, created_at, order_id, snapshot) \
+        let by_day = "INSERT INTO {} (day, slice, shard, geo_zone, created_at, order_id, snapshot) \
              VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
-        let by_day = "INSERT INTO {} (day, slice, shard, created_at, order_id, snapshot) \
-             VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let prepare = |table, text| cql.prepare(table, Access::Write, text);
         Ok(Self {
             by_id: CoalescedWrites::new(prepare(Table::OrderById, by_id).await?),
             event: prepare(Table::OrderById, event).await?,
             by_customer: prepare(Table::OrdersByCustomer, by_customer).await?,
-            by_zone_day: CoalescedWrites::new(prepare(Table::OrdersByZoneDay, by_zone_day).await?),
             by_day: CoalescedWrites::new(prepare(Table::OrdersByDay, by_day).await?),
         })
     }
@@ -102,15 +97,31 @@ impl CassandraStore {
     /// The buckets of a new order in the lists, by the bucket plans of this moment.
     pub(super) fn list_buckets(&self, order: &Order) -> ListBuckets {
         let at = order.created_at;
-        let plan = |table, key: &str| self.bucketing.at(table, key, at);
-        let slice_by = |table, key: &str| {
-            let DaySlice { name, shards, .. } = DaySlice::of(at, plan(table, key));
-            (name, i32::try_from(shard(order.order_id, shards)).unwrap_or_default())
+        let plan = self.bucketing.at(Table::OrdersByCustomer, order.user_id.as_str(), at);
+        let bucket = MonthBucket::of(at, plan).name;
+        let (slice, shard) = self.day_bucket(order.order_id, at);
+        ListBuckets { bucket, slice, shard }
+    }
+
+    /// The slice and the shard of an order of a moment in the lists of days.
+    fn day_bucket(&self, order_id: OrderId, at: Timestamp) -> (String, i32) {
+        let DaySlice { name, shards, .. } = DaySlice::of(at, self.bucketing.at(Table::OrdersByDay, "", at));
+        (name, i32::try_from(shard(order_id, shards)).unwrap_or_default())
+    }
+
+    /// The id for a new order: the one that it was given, or one made from it whose partitions have their quorum, the order's
+    /// own and that of its day. Both follow from the id, so recovery finds them again.
+    pub(super) fn available_order_id(&self, order_id: OrderId, at: Timestamp) -> OrderId {
+        let has_row =
+            |id: &OrderId| self.cql.has_quorum(&self.orders.read, &(time_bucket_of(*id), id.uuid()));
+        let has_day = |id: &OrderId| {
+            let (slice, shard) = self.day_bucket(*id, at);
+            self.orders.lists.has_quorum(&self.cql, day_of(at), &slice, shard)
         };
-        let (zone_slice, zone_shard) = slice_by(Table::OrdersByZoneDay, order.geo_zone.as_str());
-        let (day_slice, day_shard) = slice_by(Table::OrdersByDay, "");
-        let bucket = MonthBucket::of(at, plan(Table::OrdersByCustomer, order.user_id.as_str())).name;
-        ListBuckets { bucket, zone_slice, zone_shard, day_slice, day_shard }
+        // First the lane, which all orders of this moment change in the same way, so that they still share a partition.
+        let in_lane = other_lanes(order_id.uuid()).map(OrderId::new).find(has_row).unwrap_or(order_id);
+        let mut ids = (0..SHARDS_TO_CHOOSE).map(|salt| OrderId::new(salted(in_lane.uuid(), salt)));
+        ids.find(has_day).unwrap_or(in_lane)
     }
 
     /// Writes a placed order into its lists, its own row and its timer; may be repeated. `now` is `None` in recovery,
@@ -157,19 +168,20 @@ impl CassandraStore {
         let (user, zone) = (order.user_id.as_str(), order.geo_zone.as_str());
         let plan = self.bucketing.at(Table::OrdersByCustomer, user, order.created_at);
         let month = MonthBucket::of(order.created_at, plan);
-        let ListBuckets { bucket, zone_slice, day_slice, .. } = list_buckets;
+        let ListBuckets { bucket, slice, .. } = list_buckets;
         // A crash after any of them leaves a bucket without this order: readers find it empty or without the row.
         tokio::try_join!(
             self.bucketing.announce(&self.cql, Table::OrdersByCustomer, user, month.starts_at, bucket),
-            self.announce_slice(Table::OrdersByZoneDay, zone, zone_slice, order),
-            self.announce_slice(Table::OrdersByDay, "", day_slice, order),
+            self.announce_slice(zone, slice, order),
+            self.announce_slice(SHOP, slice, order),
         )?;
         Ok(())
     }
 
-    /// Lists the day of an order, and its slice among those of the day.
-    async fn announce_slice(&self, table: Table, key: &str, slice: &str, order: &Order) -> Result<()> {
-        let plan = self.bucketing.at(table, key, order.created_at);
+    /// Lists the day of an order, and its slice among those of the day, for a zone or the shop.
+    async fn announce_slice(&self, key: &str, slice: &str, order: &Order) -> Result<()> {
+        let table = Table::OrdersByDay;
+        let plan = self.bucketing.at(table, "", order.created_at);
         let starts_at = DaySlice::of(order.created_at, plan).starts_at;
         let day = order.created_at.date();
         let of_day = slices_key(key, day);
@@ -185,7 +197,6 @@ impl CassandraStore {
     pub(super) async fn write_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
         tokio::try_join!(
             self.write_by_customer(order, list_buckets),
-            self.write_by_zone_day(order, list_buckets),
             self.write_by_day(order, list_buckets),
         )?;
         Ok(())
@@ -203,24 +214,18 @@ impl CassandraStore {
         self.cql.write(&self.orders.writes.by_customer, row).await
     }
 
-    async fn write_by_zone_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
-        let geo_zone = order.geo_zone.as_str().to_owned();
-        let of_day = DayInsert::new(order, &list_buckets.zone_slice, list_buckets.zone_shard);
-        let partition = (geo_zone.clone(), of_day.partition());
-        let row = ZoneDayInsert { geo_zone, of_day };
-        self.orders.writes.by_zone_day.write(&self.cql, partition, row).await
-    }
-
+    /// Writes the rows in the lists of the zone and of the shop: one partition, one mutation.
     async fn write_by_day(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
-        let row = DayInsert::new(order, &list_buckets.day_slice, list_buckets.day_shard);
-        self.orders.writes.by_day.write(&self.cql, row.partition(), row).await
+        let of_shop = DayInsert::new(order, list_buckets, SHOP);
+        let of_zone = DayInsert::new(order, list_buckets, order.geo_zone.as_str());
+        self.orders.writes.by_day.write_all(&self.cql, of_shop.partition(), vec![of_shop, of_zone]).await
     }
 
     /// Imports an order of another store with its events, oldest first. Every step can be repeated; a crash leaves a
     /// part of the order, without its own row, until the operator runs the import again.
     pub(crate) async fn import_order(&self, order: &Order, events: &[OrderEvent]) -> Result<()> {
         let list_buckets = match self.find_order(order.order_id).await? {
-            Some((_, list_buckets)) => list_buckets,
+            Some(stored) => stored.list_buckets,
             None => self.list_buckets(order),
         };
         for (number, event) in (1_i64..).zip(events) {

@@ -28,7 +28,7 @@ pub(super) fn policy(table: Table) -> TablePolicy {
         Table::OrderById | Table::StockZones | Table::BucketPlans | Table::Settings | Table::Imports => {
             STRICT
         }
-        Table::OrdersByCustomer | Table::OrdersByZoneDay | Table::OrdersByDay | Table::Buckets => {
+        Table::OrdersByCustomer | Table::OrdersByDay | Table::Buckets => {
             TablePolicy { compaction: Compaction::tiered(), ..STRICT }
         }
         Table::ProductById | Table::ProductsByCategory | Table::CategoryBands => {
@@ -51,13 +51,22 @@ pub(super) fn policy(table: Table) -> TablePolicy {
             compaction: Compaction::TimeWindow { window: DAY },
             ..STRICT
         },
-        Table::Processes => TablePolicy {
+        Table::Processes | Table::PartitionWindows => TablePolicy {
             read_repair: ReadRepair::None,
             gc_grace: Duration::from_hours(3),
             repair: None,
             ttl: Some(10 * DAY),
             ..STRICT
         },
+        Table::PartitionStats => TablePolicy {
+            read_repair: ReadRepair::None,
+            gc_grace: DAY,
+            repair: None,
+            ttl: Some(40 * DAY),
+            ..STRICT
+        },
+        Table::RepairRuns => TablePolicy { repair: Some(WEEK), ..STRICT },
+        Table::AuditLog => TablePolicy { repair: Some(WEEK), ttl: Some(400 * DAY), ..STRICT },
         Table::Categories | Table::CartsByOwner | Table::SessionsById | Table::SessionsByUser => {
             TablePolicy { repair: Some(WEEK), ..STRICT }
         }
@@ -87,12 +96,12 @@ pub(super) const fn traits(table: Table) -> TableTraits {
             TableTraits { has_lwt: true, ..PERMANENT }
         }
         Table::OrdersByCustomer
-        | Table::OrdersByZoneDay
         | Table::OrdersByDay
         | Table::ProductsByCategory
         | Table::StockZones
         | Table::BucketPlans
         | Table::Buckets
+        | Table::RepairRuns
         | Table::Imports => PERMANENT,
         Table::Timers
         | Table::TimerBuckets
@@ -106,6 +115,9 @@ pub(super) const fn traits(table: Table) -> TableTraits {
         | Table::SessionsByUser
         | Table::Intents
         | Table::Processes
+        | Table::PartitionWindows
+        | Table::PartitionStats
+        | Table::AuditLog
         | Table::CartChanges => {
             TableTraits { expires: true, resurrected_rows: ResurrectedRows::Harmless, ..PERMANENT }
         }
@@ -122,7 +134,7 @@ pub(super) const fn reason(table: Table) -> &'static str {
     match table {
         Table::OrderById => "a status step is one LWT; its event is a row of the same partition",
         Table::OrdersByCustomer => "a user sees a new order at once, so old pages are read at a quorum too",
-        Table::OrdersByZoneDay | Table::OrdersByDay => {
+        Table::OrdersByDay => {
             "an order is in all its views or in none: ANY and ONE would let a report miss orders that were paid"
         }
         Table::ProductById => "a stale read asks one replica; the price at checkout is read at a quorum",
@@ -148,6 +160,11 @@ pub(super) const fn reason(table: Table) -> &'static str {
             "written and deleted around every order; an intent that reappears finds its work done"
         }
         Table::Processes => "a dead process that reappears is recovered again, which changes nothing",
+        Table::PartitionWindows | Table::PartitionStats => {
+            "statistics: a row that is lost or reappears is replaced by the next window"
+        }
+        Table::RepairRuns => "a deadline counts from the last complete repair, whichever process asks",
+        Table::AuditLog => "rows are never updated or deleted; they expire",
         Table::BucketPlans => "every process must write by the same bucket plan",
         Table::Buckets => "a bucket that is not listed would hide its orders",
         Table::Imports | Table::Settings => "small, and read once, when an import or a process starts",

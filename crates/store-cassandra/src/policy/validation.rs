@@ -315,10 +315,10 @@ mod tests {
         let mut remote = replication(&[("dc1", 3)]);
         remote.replace(Class::History, [("dc2".to_owned(), 3)].into());
         let found = violations_on(&[], &remote);
-        assert_eq!(found.len(), 2, "{found:#?}");
+        assert_eq!(found.len(), 1, "{found:#?}");
         assert_eq!(
             found[0],
-            "store.cassandra.replication.history.dc1: orders_by_zone_day is used at consistency level LOCAL_QUORUM, and \
+            "store.cassandra.replication.history.dc1: orders_by_day is used at consistency level LOCAL_QUORUM, and \
              class history has replication factor 0 in dc1: set a replication factor for dc1"
         );
     }

@@ -17,7 +17,7 @@ use crate::driver::time::to_cql;
 use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::stock::decision::{Decision, StockCommand, StockKey};
-use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState};
+use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, Transition};
 use crate::stock::missing_stock;
 use crate::stock::rows::{StoredRow, read_row};
 
@@ -61,7 +61,8 @@ impl CassandraStore {
             }
             // Crash here: at most the key is claimed; a repeated request runs again under the same id.
             let intent = self.intents.begin(&self.cql, Kind::Import, op, codec::encode(&command)).await?;
-            // Crash here: an intent without any row of the import; recovery drops it once no write can be in flight.
+            // Crash here: an intent without any row of the import; recovery makes sure that no write in flight can apply, and
+            // drops it.
             match self.import_steps(&command).await {
                 Ok(imported) => {
                     // Crash here: the import is done; `recover_import` finds every step done and stores the outcome.
@@ -199,7 +200,7 @@ impl CassandraStore {
     pub(crate) async fn recover_import(&self, payload: &[u8]) -> Result<()> {
         let command = codec::decode(payload)?;
         if !self.has_effect(&command).await? {
-            return self.intents.keep_while_in_flight(command.op);
+            return self.fence_import(&command).await;
         }
         let (identity, op, now) = (command.identity.clone(), command.op, command.now);
         let steps = async || {
@@ -228,14 +229,44 @@ impl CassandraStore {
         }
     }
 
+    /// Makes sure that no write of an import without effect can apply any more, or fails where one has applied meanwhile. The
+    /// zones of a request without a key are void, so that a process which was only slow is refused; a request with a key may be
+    /// repeated, and its writes in flight lose their revision. A crash between two zones leaves the intent.
+    async fn fence_import(&self, command: &ImportProduct) -> Result<()> {
+        let (op_id, until) = (command.op, END_OF_TIME);
+        for (zone, _) in &command.stock {
+            let fence = if command.identity.is_some() {
+                StockCommand::Fence { until, op_id }
+            } else {
+                StockCommand::Advance { until, op_id, quantity: 0, transition: Transition::VoidIfAbsent }
+            };
+            match self.keepers.submit(&self.cql, &stock_key(command, zone), fence, command.now).await? {
+                Decision::Done { state: None | Some(LedgerState::Void), .. } => {}
+                Decision::Done { .. } => return Err(Self::has_begun(command)),
+                other => return Err(other.unexpected()),
+            }
+        }
+        let product_id = &command.product.product_id;
+        let (_, revision) = self.stored_product(&self.products.serial_read, product_id).await?;
+        if revision.remembers(op_id) {
+            return Err(Self::has_begun(command));
+        }
+        self.fence_product(product_id, &revision).await
+    }
+
+    fn has_begun(command: &ImportProduct) -> StoreError {
+        StoreError::Ambiguous(format!("recover import {}: it has begun, recovery tries again", command.op))
+    }
+
     /// Whether a zone has a row of the import, or the product its token.
     async fn has_effect(&self, command: &ImportProduct) -> Result<bool> {
         let mut has_row = false;
         for (zone, _) in &command.stock {
             has_row = has_row || self.import_row(&stock_key(command, zone), command.op).await?.is_some();
         }
-        let stored = self.stored_product(&self.products.serial_read, &command.product.product_id).await?;
-        Ok(has_row || stored.is_some_and(|(_, revision)| revision.remembers(command.op)))
+        let (_, revision) =
+            self.stored_product(&self.products.serial_read, &command.product.product_id).await?;
+        Ok(has_row || revision.remembers(command.op))
     }
 
     async fn key_state(

@@ -62,8 +62,8 @@ struct OfferRead(PreparedStatement);
 impl Execute<ProductId, (), Result<Option<Offer>>> for OfferRead {
     type Context = Cql;
 
-    // A waiting read is a channel and nothing else; the number of requests in flight is its bound.
-    const WAITING_MAX: usize = usize::MAX;
+    // As many as may wait for the stock of a product.
+    const WAITING_MAX: usize = 16_384;
 
     fn take_group(waiting: &mut Vec<OfferJob>) -> Vec<OfferJob> {
         std::mem::take(waiting)

@@ -57,7 +57,11 @@ impl StoredProduct {
 }
 
 impl ProductRow {
-    pub(super) fn into_stored(self) -> Result<(StoredProduct, Revision)> {
+    /// The product, and the revision of its row. A row without a product has been fenced before its first change.
+    pub(super) fn into_stored(self) -> Result<(Option<StoredProduct>, Revision)> {
+        if self.name.is_none() && self.category.is_none() && self.created_at.is_none() {
+            return Ok((None, Revision::new(self.rev, self.recent_op_tokens)));
+        }
         let corrupt =
             || StoreError::Corrupt(format!("cannot read product {} in product_by_id", self.product_id));
         let product = Product {
@@ -76,6 +80,6 @@ impl ProductRow {
             is_deleted: self.deleted.unwrap_or_default(),
             rev: self.rev.ok_or_else(corrupt)?,
         };
-        Ok((stored, Revision::new(self.rev, self.recent_op_tokens)))
+        Ok((Some(stored), Revision::new(self.rev, self.recent_op_tokens)))
     }
 }

@@ -1,9 +1,9 @@
 //! Intents: what this process is in the middle of, kept durably. An intent is written before the first step of an operation
 //! and removed after the last one.
 //!
-//! Intents are in partitions by process and minute, so that concurrent intents are one mutation and only the intents of a
-//! failed process are ever read. The heartbeat of a process says which of its partitions may have intents, an hour ahead, so
-//! that no request waits for a heartbeat. A process that could not write one for a while may have been taken for failed and
+//! Intents are in partitions by process and ten seconds, so that concurrent intents are one mutation and only the intents of
+//! a failed process are ever read. The heartbeat of a process says which of its partitions may have intents, ten minutes ahead,
+//! so that no request waits for a heartbeat. A process that could not write one for a while may have been taken for failed and
 //! been removed from the list: it writes a heartbeat before it begins anything else.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,9 @@ use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
 
 /// Intents of one partition are begun within this time.
-const BUCKET: Duration = Duration::from_mins(1);
+const BUCKET: Duration = Duration::from_secs(10);
+/// Buckets of a day.
+const DAY_BUCKETS: i64 = 86_400 / BUCKET.as_secs().cast_signed();
 /// Buckets are announced so far ahead.
 const ANNOUNCED_AHEAD: i64 = 60;
 /// Where the partition of the present bucket has no quorum, one of so many next ones is used.
@@ -31,7 +33,7 @@ const BUCKETS_TO_CHOOSE: i64 = 30;
 /// A row that no process has to finish any more expires.
 pub(crate) const TTL_SECONDS: i32 = 10 * 86_400;
 /// Buckets of the lifetime of an intent, and those announced ahead.
-pub(super) const TIME_BUCKETS_MAX: i64 = 10 * 1_440 + ANNOUNCED_AHEAD;
+pub(super) const TIME_BUCKETS_MAX: i64 = 10 * DAY_BUCKETS + ANNOUNCED_AHEAD;
 /// A process whose last heartbeat is older writes one before it begins an operation.
 const HEARTBEAT_LEASE: Duration = Duration::from_mins(1);
 /// A process that is silent for longer than this may be removed from the list: well beyond the lease.

@@ -23,7 +23,8 @@ use crate::stock::holds::{HoldOwner, LineHold};
 use crate::stock::ledger::{LedgerState, Transition};
 
 impl CassandraStore {
-    pub(crate) async fn reserve_units(&self, command: Reserve) -> Result<Done<Reservation>> {
+    pub(crate) async fn reserve_units(&self, mut command: Reserve) -> Result<Done<Reservation>> {
+        command.reservation_id = self.available_reservation_id(command.reservation_id);
         let identity = command.identity.clone();
         let (op_id, now) = (command.reservation_id.uuid(), command.now);
         // With a key another process may hold the same units at the same time.

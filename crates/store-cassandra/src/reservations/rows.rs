@@ -3,7 +3,7 @@
 //! A row has two cells. `hold` is written once, `status` once when the reservation ends; fixed write timestamps make
 //! repeating either write harmless.
 
-use mw_domain::lanes::time_bucket;
+use mw_domain::lanes::{other_lanes, time_bucket};
 use mw_domain::{Demand, GeoZone, ProductId, Reservation, ReservationId, ReservationStatus, Timestamp};
 use mw_store::{Result, StoreError};
 use scylla::statement::prepared::PreparedStatement;
@@ -146,6 +146,14 @@ pub(super) fn read_reservation((id, hold, status): StoredReservation) -> Result<
 }
 
 impl CassandraStore {
+    /// The id for a new reservation: the one that it was given, or that of another lane whose partition has its quorum.
+    pub(super) fn available_reservation_id(&self, id: ReservationId) -> ReservationId {
+        let has_quorum = |id: &ReservationId| {
+            self.cql.has_quorum(&self.reservations.read, &(time_bucket_of(*id), id.uuid()))
+        };
+        other_lanes(id.uuid()).map(ReservationId::new).find(has_quorum).unwrap_or(id)
+    }
+
     /// Writes the immutable part of a reservation.
     pub(super) async fn write_reservation_row(
         &self,

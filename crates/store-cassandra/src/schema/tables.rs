@@ -64,7 +64,6 @@ macro_rules! tables {
 tables! {
     OrderById: Core "order_by_id",
     OrdersByCustomer: Core "orders_by_customer",
-    OrdersByZoneDay: History "orders_by_zone_day",
     OrdersByDay: History "orders_by_day",
     ProductById: Core "product_by_id",
     ProductsByCategory: Catalog "products_by_category",
@@ -81,6 +80,10 @@ tables! {
     Processes: Core "processes",
     BucketPlans: Core "bucket_plans",
     Buckets: Core "buckets",
+    PartitionWindows: Core "partition_windows",
+    PartitionStats: Core "partition_stats",
+    RepairRuns: Core "repair_runs",
+    AuditLog: Core "audit_log",
     Imports: Core "imports",
     Settings: Core "settings",
     CartsByOwner: Carts "carts_by_owner",

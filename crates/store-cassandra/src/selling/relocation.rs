@@ -82,7 +82,7 @@ impl Relocation {
         let every_dc_sells = local_sale_tables(&options.policy).is_empty();
         let replicas = options.replication.of(Class::Core).clone();
         let Options { keyspace, local_dc, policy, request_timeout, .. } = options;
-        let cql = Cql::new(session, keyspace, local_dc, policy, request_timeout, Tracer::new(None));
+        let cql = Cql::new(session, keyspace, local_dc, policy, request_timeout, Tracer::default());
         let statements = Statements::prepare(&cql).await?;
         Ok(Self { cql, statements, replicas, every_dc_sells })
     }

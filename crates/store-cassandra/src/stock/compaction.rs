@@ -6,9 +6,11 @@
 //! is queued again by the next command on it.
 //!
 //! Compacted rows are tombstones until `gc_grace` is over. Holds of reservations are in the order of their end, so the
-//! header remembers up to where they are compacted (`compacted_to`), and a run begins there.
+//! header remembers up to where they are compacted (`compacted_to`), and a run begins there. All other rows have the same end
+//! and are in the order of their operations' ids, which for orders is that of time: a process remembers the first row that it
+//! left, and begins there. Now and then it begins at the first row of all, for those that were written behind it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -41,13 +43,42 @@ const BATCH_MAX: usize = 256;
 /// Partitions queued for compaction; further ones are queued after their next change.
 const QUEUE_MAX: usize = 100_000;
 
+/// Partitions of which a process remembers where the next run begins.
+const STARTS_MAX: usize = 10_000;
+/// Runs of a partition from one that begins at its first row to the next.
+const RUNS_BETWEEN_SWEEPS: u32 = 64;
+
 #[derive(Debug)]
 pub(crate) struct LedgerCompaction {
     /// Rows between two ends.
     rows: PreparedStatement,
+    /// Rows without an end, from an operation on.
+    rows_without_end: PreparedStatement,
     /// Whether a hold ends later.
     later: PreparedStatement,
     queue: Mutex<CompactionQueue>,
+    starts: Mutex<HashMap<StockKey, Start>>,
+}
+
+/// Where the next run begins among the rows without an end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Start {
+    op_id: Uuid,
+    runs: u32,
+}
+
+impl Start {
+    /// After a run that left `first_left`, or no row at all and ended at `last`.
+    const fn after(self, first_left: Option<Uuid>, last: Option<Uuid>) -> Self {
+        if self.runs + 1 == RUNS_BETWEEN_SWEEPS {
+            return Self { op_id: Uuid::nil(), runs: 0 };
+        }
+        let op_id = match (first_left, last) {
+            (Some(op_id), _) | (None, Some(op_id)) => op_id,
+            (None, None) => self.op_id,
+        };
+        Self { op_id, runs: self.runs + 1 }
+    }
 }
 
 /// Partitions whose ledger has grown, longest waiting first.
@@ -61,12 +92,16 @@ impl LedgerCompaction {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let rows = "SELECT until, op_id, operation FROM {} \
              WHERE product_id = ? AND geo_zone = ? AND until >= ? AND until <= ?";
+        let rows_without_end = "SELECT until, op_id, operation FROM {} \
+             WHERE product_id = ? AND geo_zone = ? AND until = ? AND op_id >= ?";
         let later =
             "SELECT op_id FROM {} WHERE product_id = ? AND geo_zone = ? AND until > ? AND until < ? LIMIT 1";
         Ok(Self {
             rows: cql.prepare(Table::Stock, Access::Read, rows).await?,
+            rows_without_end: cql.prepare(Table::Stock, Access::Read, rows_without_end).await?,
             later: cql.prepare(Table::Stock, Access::Read, later).await?,
             queue: Mutex::default(),
+            starts: Mutex::default(),
         })
     }
 
@@ -76,6 +111,19 @@ impl LedgerCompaction {
         if queue.queued.len() < QUEUE_MAX && queue.queued.insert(stock_key.clone()) {
             queue.waiting.push_back((now, stock_key.clone()));
         }
+    }
+
+    fn start(&self, stock_key: &StockKey) -> Start {
+        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        starts.get(stock_key).copied().unwrap_or_default()
+    }
+
+    fn set_start(&self, stock_key: &StockKey, start: Start) {
+        let mut starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        if starts.len() >= STARTS_MAX {
+            starts.clear();
+        }
+        starts.insert(stock_key.clone(), start);
     }
 
     /// The partition that has waited longest, if it was queued no later than `before`.
@@ -107,6 +155,15 @@ fn due_at(row: &LedgerRow) -> Timestamp {
     }
 }
 
+/// A part of a ledger.
+#[derive(Debug, Clone, Copy)]
+enum Rows {
+    /// Holds of reservations that end between two moments.
+    EndingBetween(Timestamp, Timestamp),
+    /// Holds of orders and changes by the back office, from an operation on.
+    WithoutEnd { from: Uuid },
+}
+
 /// What compaction did to a part of a ledger.
 #[derive(Debug, Default)]
 struct Run {
@@ -116,12 +173,22 @@ struct Run {
     has_young_rows: bool,
     /// The first end of a row that is left.
     first_left: Option<Timestamp>,
+    /// Of the operations whose ids are in the order of time: the first one whose row is left, and the last one.
+    first_op_left: Option<Uuid>,
+    last_op: Option<Uuid>,
+}
+
+/// Ids of version 7 are in the order of time, after all others, where Cassandra sorts them.
+fn is_ordered(op_id: &Uuid) -> bool {
+    op_id.get_version_num() == 7
 }
 
 impl Run {
     fn leave(&mut self, row: &LedgerRow, now: Timestamp) {
         self.has_young_rows |= due_at(row) <= now.plus_seconds(HOLD_SECONDS);
         self.first_left = Some(self.first_left.map_or(row.until, |first| first.min(row.until)));
+        let op_id = Some(row.op_id).filter(is_ordered);
+        self.first_op_left = self.first_op_left.or(op_id);
     }
 }
 
@@ -148,14 +215,16 @@ impl CassandraStore {
         let Some(header) = self.header(stock_key, Freshness::Latest).await? else { return Ok(0) };
         let from = header.compacted_to.unwrap_or(Timestamp::EPOCH);
         let to = now.plus_seconds(-HOLD_SECONDS);
-        let holds = self.compact_between(stock_key, (from, to), now).await?;
+        let holds = self.compact_rows(stock_key, Rows::EndingBetween(from, to), now).await?;
         if holds.compacted > 0 {
             let compacted_to = Some(holds.first_left.unwrap_or(to));
             let command = StockCommand::Compact { rows: Vec::new(), compacted_to };
             // A crash before this write leaves the bound too low: the next run passes the same tombstones again.
             self.keepers.submit(&self.cql, stock_key, command, now).await?;
         }
-        let others = self.compact_between(stock_key, (END_OF_TIME, END_OF_TIME), now).await?;
+        let start = self.compaction.start(stock_key);
+        let others = self.compact_rows(stock_key, Rows::WithoutEnd { from: start.op_id }, now).await?;
+        self.compaction.set_start(stock_key, start.after(others.first_op_left, others.last_op));
         let (product_id, geo_zone) = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
         let values = (product_id, geo_zone, to_cql(to), to_cql(END_OF_TIME));
         let later: Option<(Uuid,)> = self.cql.first(&self.compaction.later, values).await?;
@@ -165,21 +234,36 @@ impl CassandraStore {
         Ok(holds.compacted + others.compacted)
     }
 
-    /// Compacts the rows whose `until` is between two ends.
-    async fn compact_between(
+    /// A page of the rows of one part of a ledger, and where the next one begins.
+    async fn ledger_page(
         &self,
         stock_key: &StockKey,
-        (from_end, to_end): (Timestamp, Timestamp),
-        now: Timestamp,
-    ) -> Result<Run> {
+        rows: Rows,
+        from: PagingState,
+    ) -> Result<(Vec<LedgerRow>, Option<PagingState>)> {
+        let (product_id, geo_zone) = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
+        let (rows, next) = match rows {
+            Rows::EndingBetween(first, last) => {
+                let values = (product_id, geo_zone, to_cql(first), to_cql(last));
+                self.cql.page::<StoredRow>(&self.compaction.rows, values, from).await?
+            }
+            Rows::WithoutEnd { from: op_id } => {
+                let values = (product_id, geo_zone, to_cql(END_OF_TIME), op_id);
+                self.cql.page::<StoredRow>(&self.compaction.rows_without_end, values, from).await?
+            }
+        };
+        Ok((read_rows(rows)?, next))
+    }
+
+    /// Compacts one part of a ledger.
+    async fn compact_rows(&self, stock_key: &StockKey, part: Rows, now: Timestamp) -> Result<Run> {
         let mut run = Run::default();
         let mut from = PagingState::start();
         loop {
-            let (product_id, geo_zone) = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
-            let values = (product_id, geo_zone, to_cql(from_end), to_cql(to_end));
-            let (rows, next) = self.cql.page::<StoredRow>(&self.compaction.rows, values, from).await?;
+            let (rows, next) = self.ledger_page(stock_key, part, from).await?;
             let mut due = Vec::new();
-            for row in read_rows(rows)? {
+            for row in rows {
+                run.last_op = Some(row.op_id).filter(is_ordered).or(run.last_op);
                 if row.state.is_compactable() && due_at(&row) <= now {
                     due.push(row);
                 } else {
@@ -222,6 +306,21 @@ impl CassandraStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_begins_at_the_first_row_that_the_last_one_left_and_now_and_then_at_the_first_of_all() {
+        let [first, second, third] = [1, 2, 3].map(Uuid::from_u128);
+        let mut start = Start::default().after(Some(first), Some(third));
+        assert_eq!(start.op_id, first, "a row that is left is read again");
+        start = start.after(None, Some(second));
+        assert_eq!(start.op_id, second, "all rows were compacted: their tombstones are behind");
+        start = start.after(None, None);
+        assert_eq!(start.op_id, second, "nothing new");
+        for _ in start.runs..RUNS_BETWEEN_SWEEPS {
+            start = start.after(None, Some(third));
+        }
+        assert_eq!(start, Start::default());
+    }
 
     #[test]
     fn a_hold_is_kept_for_an_hour_after_its_end() {

@@ -32,7 +32,7 @@ use crate::stock::decision::{BatchPlan, Decision, ReadBasis, StockCommand, Stock
 use crate::stock::forwarding::{Contention, Forwarding};
 use crate::stock::ledger::{END_OF_TIME, LedgerRow, LedgerState, RowKey, StockHeader};
 use crate::stock::rows::{
-    HeaderRow, Operation, SELECT_HEADER, StoredRow, UPDATE_HEADER, read_header, read_row, read_rows,
+    HeaderRow, Operation, SELECT_HEADER, StoredRow, UPDATE_HEADER, read_header, read_row, read_rows, revision,
 };
 
 /// Commands that may wait in one mailbox.
@@ -399,7 +399,7 @@ impl Keeper {
             matches!(command, StockCommand::RaiseEarliestHoldEnd) || !command.rows_to_read(basis).is_empty()
         });
         let header = self.read_header(round > 0 || needs_rows || !self.pending.is_empty()).await?;
-        let seen = header.revision();
+        let seen = revision(&header);
         self.pending.retain(|attempt| attempt.fate(&seen) == CasFate::Pending);
         if lost.iter().any(|attempt| attempt.fate(&seen) == CasFate::Unknown) {
             return Err(self.unknown_fate());
@@ -479,7 +479,7 @@ impl Keeper {
             let values = (self.stock_key.product_id.as_str(), self.stock_key.geo_zone.as_str());
             self.cql.write(&self.statements.zone, values).await.map_err(StoreError::before_first_effect)?;
         }
-        let next = plan.header.revision().next();
+        let next = revision(&plan.header).next();
         plan.header.rev = Some(next.rev);
         plan.header.recent_op_tokens.clone_from(&next.recent_op_tokens);
         // A crash here leaves nothing, or the whole batch.
@@ -551,7 +551,7 @@ impl Keeper {
         let mut last = String::new();
         for round in 0..FATE_READS {
             match self.read_header(true).await {
-                Ok(header) => return Ok(attempt.fate(&header.revision())),
+                Ok(header) => return Ok(attempt.fate(&revision(&header))),
                 Err(error) => last = error.to_string(),
             }
             back_off(round).await;

@@ -61,10 +61,8 @@ pub(crate) fn read_header(row: HeaderRow) -> Result<StockHeader> {
     })
 }
 
-impl StockHeader {
-    pub(crate) fn revision(&self) -> Revision {
-        Revision::new(self.rev, Some(self.recent_op_tokens.clone()))
-    }
+pub(crate) fn revision(header: &StockHeader) -> Revision {
+    Revision::new(header.rev, Some(header.recent_op_tokens.clone()))
 }
 
 /// The stock level of a header; `None` where a column is negative.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod background_load;
+mod carts;
 mod data_centres;
 mod dead_processes;
 mod duplicate_requests;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use mw_codec::carts;
+use mw_codec::carts::header::{self, CartHeader};
 use mw_codec::intents::login::LoginIntent;
 use mw_codec::intents::merge::{MergeMarker, MergeSpec};
 use mw_codec::intents::product::{ListingKey, ProductIntent};
@@ -10,7 +12,7 @@ use mw_codec::intents::reserve::ReserveIntent;
 use mw_codec::intents::status::StatusIntent;
 use mw_codec::intents::{import, login, merge, product as product_intent, reserve, status};
 use mw_domain::stock::Cause;
-use mw_domain::{Cart, CartId, MergeMode, OrderStatus, Product, Reservation, ReservationStatus};
+use mw_domain::{Cart, CartId, MergeMode, OrderId, OrderStatus, Product, Reservation, ReservationStatus};
 use mw_store::carts::Merge;
 use mw_store::orders::SetStatus;
 use mw_store::products::{CategoryQuery, ImportProduct};
@@ -25,7 +27,7 @@ use mw_testkit::builders::{
 use mw_testkit::cassandra::{Lease, StatementScript};
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
-use scylla::value::CqlTimestamp;
+use scylla::value::{CqlTimestamp, CqlValue, Row};
 use uuid::Uuid;
 
 use crate::fixtures::{
@@ -36,7 +38,7 @@ use crate::fixtures::{
 /// More than the failure timeout plus the recovery of its intents.
 const RECOVERED: Duration = Duration::from_secs(30);
 /// The `created_at` under which a cart partition stores the markers of merges.
-const MARKERS_AT: CqlTimestamp = CqlTimestamp(-62_135_596_800_000);
+const MARKERS_AT: CqlTimestamp = CqlTimestamp(0);
 
 /// Leased keyspaces, and a session to write to them without the store.
 pub(crate) struct Shop {
@@ -55,6 +57,14 @@ impl Shop {
     pub(crate) async fn run(&self, table: Table, statement: &str, values: impl SerializeRow) {
         let statement = statement.replace("{}", &full_name(self.lease.options(), table));
         self.session.query_unpaged(statement, values).await.unwrap();
+    }
+
+    /// Runs a conditional write; returns whether it applied.
+    async fn applies(&self, table: Table, statement: &str, values: impl SerializeRow) -> bool {
+        let statement = statement.replace("{}", &full_name(self.lease.options(), table));
+        let result = self.session.query_unpaged(statement, values).await.unwrap().into_rows_result().unwrap();
+        let row = result.first_row::<Row>().unwrap();
+        matches!(row.columns.first(), Some(Some(CqlValue::Boolean(true))))
     }
 
     /// The partitions of a table whose partition key is a time bucket.
@@ -115,20 +125,24 @@ impl Shop {
     /// The late write of a merge: closes the guest's cart.
     async fn close(&self, cart: &Cart, merge: Uuid, marker: Vec<u8>) {
         let id = cart.owner.id();
+        let mut abandoned = cart.clone();
+        abandoned.abandon(NOW, &LIFETIME);
+        let header =
+            CartHeader { last_version: abandoned.version, last_merge: Some(merge), ..CartHeader::default() };
+        let closed = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, cart, merge_id) \
+             VALUES ('session', ?, 1, ?, ?, '', ?, ?)";
         let created_at = CqlTimestamp(cart.created_at.as_millis());
-        let closed = "UPDATE {} SET status = 'abandoned', merge_id = ? WHERE owner_kind = 'session' AND owner_id = ? \
-             AND created_at = ? AND cart_id = ? AND product_id = ''";
-        let cart_id = &cart.cart_id.as_bytes()[..];
-        self.run(Table::CartsByOwner, closed, (merge, id, created_at, cart_id)).await;
-        let guard = "UPDATE {} SET rev = 2, active_created_at = null, active_cart_id = null \
-             WHERE owner_kind = 'session' AND owner_id = ?";
-        self.run(Table::CartsByOwner, guard, (id,)).await;
+        let row = (id, created_at, &cart.cart_id.as_bytes()[..], carts::encode(&abandoned), merge);
+        self.run(Table::CartsByOwner, closed, row).await;
+        let update = "UPDATE {} SET rev = 2, state = ? WHERE owner_kind = 'session' AND owner_id = ? \
+             AND part = 0 AND created_at = 253402300799999 AND cart_id = 0x AND product_id = ''";
+        self.run(Table::CartsByOwner, update, (header::encode(&header), id)).await;
         self.store_marker("session", id, merge, marker).await;
     }
 
     async fn store_marker(&self, kind: &str, owner: &str, merge: Uuid, outcome: Vec<u8>) {
-        let marker = "INSERT INTO {} (owner_kind, owner_id, created_at, cart_id, product_id, outcome) \
-             VALUES (?, ?, ?, ?, '', ?)";
+        let marker = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, outcome) \
+             VALUES (?, ?, 2, ?, ?, '', ?)";
         self.run(Table::CartsByOwner, marker, (kind, owner, MARKERS_AT, &merge.as_bytes()[..], outcome))
             .await;
     }
@@ -379,16 +393,7 @@ async fn a_status_step_that_lost_its_cas_is_not_completed_by_recovery() {
     import_stock(&store, "hit", 10).await;
     let order_id = store.place_order(order("u", &["hit"])).await.unwrap().value.order_id;
     for to in [OrderStatus::Paid, OrderStatus::Shipped] {
-        let command = SetStatus {
-            order_id,
-            of_user: None,
-            to,
-            note: None,
-            expected_version: None,
-            now: NOW,
-            identity: None,
-        };
-        store.set_status(command).await.unwrap();
+        store.set_status(SetStatus { to, ..paid(order_id) }).await.unwrap();
     }
     assert_eq!(stock_level(&store, "hit").await.unwrap(), (9, 0));
 
@@ -410,18 +415,68 @@ async fn a_status_step_that_lost_its_cas_is_not_completed_by_recovery() {
     assert_audit(&store).await;
 }
 
+fn paid(order_id: OrderId) -> SetStatus {
+    let (to, of_user, note, expected_version, identity) = (OrderStatus::Paid, None, None, None, None);
+    SetStatus { order_id, of_user, to, note, expected_version, now: NOW, identity }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_product_write_is_listed_once() {
+async fn a_write_that_arrives_after_its_intent_was_dropped_never_applies() {
     let _exclusive = exclusive().await;
     let shop = Shop::new().await;
     let store = shop.lease.open().await;
+    import_stock(&store, "hit", 10).await;
+    let order_id = store.place_order(order("u", &["hit"])).await.unwrap().value.order_id;
+    let time_bucket = shop.time_buckets(Table::OrderById).await[0];
     store.put_product(product("late").category("listed").price("1.00").build()).await.unwrap();
-    shop.abandon_before_its_write(&store, "product", Uuid::new_v4(), second_change("late")).await;
-    move_product(&shop, "late").await;
-    eventually("the product is listed at its price", RECOVERED, async || {
-        (listed(&store).await == [(50_000, "late".to_owned())]).then_some(())
+    let import = |name: &str, key: Option<&str>| ImportProduct {
+        product: product(name).build(),
+        stock: vec![(zone(ZONE), 4)],
+        op: Uuid::new_v4(),
+        now: NOW,
+        identity: key.map(|key| identity(key, key, NOW)),
+    };
+    let (unkeyed, keyed) = (import("unkeyed", None), import("keyed", Some("keyed")));
+    let paying = StatusIntent { order_id, version: 2, op_token: Uuid::new_v4(), cause: Some(Cause::Take) };
+    // The process died after it had sent the first write of each operation, and a paused node has the writes.
+    let process = shop
+        .abandon_intent(&[
+            ("status", Uuid::new_v4(), status::encode(&paying)),
+            ("product", Uuid::new_v4(), second_change("late")),
+            ("import", unkeyed.op, import::encode(&unkeyed)),
+            ("import", keyed.op, import::encode(&keyed)),
+        ])
+        .await;
+    eventually("the intents are dropped", RECOVERED, async || {
+        shop.remaining_intents(process).await.is_empty().then_some(())
     })
     .await;
+
+    let pay = "UPDATE {} SET status = 'paid', version = 2 WHERE time_bucket = ? AND order_id = ? AND event_no = 1 \
+               IF version = 1 AND fence = null";
+    assert!(!shop.applies(Table::OrderById, pay, (time_bucket, order_id.uuid())).await);
+    let change = "UPDATE {} SET price = 50000, rev = 2 WHERE product_id = 'late' IF rev = 1";
+    assert!(!shop.applies(Table::ProductById, change, ()).await);
+    for name in ["unkeyed", "keyed"] {
+        let create = "UPDATE {} SET price = 50000, rev = 1 WHERE product_id = ? IF rev = null";
+        assert!(!shop.applies(Table::ProductById, create, (name,)).await, "{name}");
+        let set = "UPDATE {} SET on_hand = 4, rev = 1 WHERE product_id = ? AND geo_zone = ? \
+                   AND until = -62135596800000 AND op_id = 00000000-0000-0000-0000-000000000000 IF rev = null";
+        assert!(!shop.applies(Table::Stock, set, (name, ZONE)).await, "{name}");
+    }
+
+    // Nothing was changed, and everything can be.
+    assert_eq!(stock_level(&store, "hit").await.unwrap(), (10, 1));
+    assert_eq!(listed(&store).await, [(100, "late".to_owned())]);
+    assert_eq!(store.product(&product_id("unkeyed"), Freshness::Latest).await.unwrap(), None);
+    assert_eq!(store.set_status(paid(order_id)).await.unwrap().value.status, OrderStatus::Paid);
+    assert_eq!(stock_level(&store, "hit").await.unwrap(), (9, 0));
+    store.put_product(product("late").category("listed").price("5.00").build()).await.unwrap();
+    assert_eq!(listed(&store).await, [(500, "late".to_owned())]);
+    store.import_product(keyed).await.unwrap();
+    assert_eq!(stock_level(&store, "keyed").await.unwrap(), (4, 0));
+    assert!(store.product(&product_id("keyed"), Freshness::Latest).await.unwrap().is_some());
+    assert_audit(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

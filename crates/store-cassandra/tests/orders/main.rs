@@ -7,6 +7,7 @@ mod partition_reads;
 use mw_domain::buckets::Plan;
 use mw_domain::{EventKind, Order, OrderEvent, OrderId, OrderLine, OrderStatus, Period, Timestamp};
 use mw_store::export::{Checkpoint, ExportImport, Record};
+use mw_store::partitions::MadeBy;
 use mw_store::{Orders, PageRequest};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Table};
@@ -107,7 +108,7 @@ async fn orders_of_a_user_are_listed_across_a_change_of_plan() {
     let (now, finer, coarser) = (time("2022-12-01"), time("2023-02-08"), time("2023-03-10"));
     for (starts_at, buckets) in [(finer, 5), (coarser, 2), (time("2023-04-06"), 2)] {
         let plan = Plan { starts_at, buckets };
-        store.set_plan(Table::OrdersByCustomer, USER, plan, now).await.unwrap();
+        store.set_plan(Table::OrdersByCustomer, USER, plan, MadeBy::Operator, now).await.unwrap();
     }
     let orders: Vec<Order> = (0..4 * A_MONTH).map(order).collect();
     import_orders(&store, &orders).await;
@@ -172,12 +173,10 @@ async fn orders_of_a_day_are_listed_across_a_change_of_plan() {
     // Quarters of an hour, then halves of a day, then a few shards of a whole day, then the same again.
     let now = time("2023-04-01");
     for (starts_at, buckets) in
-        [("2023-05-01T08:20:00Z", 64), ("2023-05-01T20:00:00Z", 5), ("2023-05-02T06:00:00Z", 5)]
+        [("2023-05-01T08:20:00Z", 128), ("2023-05-01T20:00:00Z", 5), ("2023-05-02T06:00:00Z", 5)]
     {
-        for (table, key) in [(Table::OrdersByDay, ""), (Table::OrdersByZoneDay, "msk")] {
-            let plan = Plan { starts_at: time(starts_at), buckets };
-            store.set_plan(table, key, plan, now).await.unwrap();
-        }
+        let plan = Plan { starts_at: time(starts_at), buckets };
+        store.set_plan(Table::OrdersByDay, "", plan, MadeBy::Operator, now).await.unwrap();
     }
     let mut orders: Vec<Order> = (0..45).map(order_of_days).collect();
     import_orders(&store, &orders).await;

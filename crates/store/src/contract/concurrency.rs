@@ -22,11 +22,12 @@ pub(super) async fn changes_of_different_lines_never_lose_one_another(fixture: F
     })
     .await;
     let cart = fixture.active(&user("u"), at(2)).await.unwrap();
-    assert_eq!((cart.lines.len(), cart.version), (50, 50));
+    assert_eq!(cart.lines.len(), 50);
     assert!(carts.iter().all(|seen| seen.cart_id == cart.cart_id), "one cart was opened");
     let mut versions: Vec<u64> = carts.iter().map(|seen| seen.version).collect();
     versions.sort_unstable();
-    assert!(versions.into_iter().eq(1..=50));
+    versions.dedup();
+    assert_eq!((versions.len(), versions.last()), (50, Some(&cart.version)), "every change has a version");
 
     concurrently(&fixture, 50, |fixture, number| async move {
         if number % 2 == 0 {
@@ -39,7 +40,6 @@ pub(super) async fn changes_of_different_lines_never_lose_one_another(fixture: F
     let cart = fixture.active(&user("u"), at(4)).await.unwrap();
     assert_eq!(cart.lines.len(), 25);
     assert!(cart.lines.iter().all(|line| line.quantity == 9));
-    assert_eq!(cart.version, 100);
 }
 
 pub(super) async fn of_one_line_the_last_wins(fixture: Fixture) {
@@ -51,7 +51,7 @@ pub(super) async fn of_one_line_the_last_wins(fixture: Fixture) {
     .await;
     let cart = fixture.active(&user("u"), at(2)).await.unwrap();
     let last = carts.into_iter().max_by_key(|seen| seen.version).unwrap();
-    assert_eq!((cart.version, &cart), (40, &last));
+    assert_eq!(cart, last);
 }
 
 pub(super) async fn one_of_many_writers_of_a_version_wins(fixture: Fixture) {
@@ -66,7 +66,7 @@ pub(super) async fn one_of_many_writers_of_a_version_wins(fixture: Fixture) {
     .await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
     let cart = fixture.active(&user("u"), at(2)).await.unwrap();
-    assert_eq!((cart.lines.len(), cart.version), (1, 1));
+    assert_eq!(cart.lines.len(), 1);
 }
 
 pub(super) async fn duplicate_merges_move_each_line_once(fixture: Fixture) {

@@ -54,15 +54,15 @@ pub(super) async fn a_keyed_order_is_placed_once(fixture: Fixture) {
 
 pub(super) async fn a_keyed_checkout_is_done_once(fixture: Fixture) {
     fixture.stocked("a", 10).await;
-    fixture.set(&user("u"), "a", 2, at(0)).await;
+    let version = Some(fixture.set(&user("u"), "a", 2, at(0)).await.version);
     let checkout = |seconds, expected_version| PlaceOrder {
         identity: Some(identity("k", 1, at(seconds))),
         ..fixture.ordering("u", Basket::Cart { expected_version, lifetime: LIFETIME }, at(seconds))
     };
-    let first = fixture.store.place_order(checkout(1, Some(1))).await;
+    let first = fixture.store.place_order(checkout(1, version)).await;
     let next = fixture.set(&user("u"), "a", 5, at(2)).await;
     // Neither the version nor the new cart matters: the key is checked first.
-    same_again(first, fixture.store.place_order(checkout(3, Some(1))).await);
+    same_again(first, fixture.store.place_order(checkout(3, version)).await);
     assert_eq!(fixture.active(&user("u"), at(4)).await, Some(next));
 }
 
@@ -138,12 +138,12 @@ pub(super) async fn carts_replay_a_key(fixture: Fixture) {
     let first = fixture.store.abandon(abandon(1)).await;
     let next = fixture.set(&user("u"), "b", 2, at(2)).await;
     same_again(first, fixture.store.abandon(abandon(3)).await);
-    assert_eq!(fixture.active(&user("u"), at(3)).await, Some(next));
+    assert_eq!(fixture.active(&user("u"), at(3)).await, Some(next.clone()));
 
     fixture.set(&guest("s"), "c", 3, at(4)).await;
     let merge = |seconds| Merge {
         identity: Some(identity("merge", 1, at(seconds))),
-        expected_version: Some(1),
+        expected_version: Some(next.version),
         ..fixture.merging("u", "s", MergeMode::Sum, at(seconds))
     };
     let first = fixture.store.merge(merge(5)).await;
@@ -270,7 +270,7 @@ pub(super) async fn an_import_line_replays_its_key(fixture: Fixture) {
     let second = fixture.store.import_product(import("b", 2, 1)).await;
     assert!(!second.unwrap().replayed, "each line has a key of its own");
     fixture.on_hand("a", "north", 1, at(2)).await.unwrap();
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     same_again(first, fixture.store.import_product(import("a", 1, 3)).await);
     assert_eq!(fixture.level("a", "north", at(4)).await, (1, 0));
     let found = fixture.store.product(&product_id("a"), crate::Freshness::Latest).await;

@@ -103,7 +103,7 @@ pub(super) async fn a_changed_product_moves_in_the_listing(fixture: Fixture) {
 
     let moved = Product { category: category("cables"), ..priced_product("b", 200) };
     fixture.put(moved).await;
-    fixture.store.delete_product(&product_id("c")).await.unwrap();
+    fixture.store.delete_product(&product_id("c"), at(1)).await.unwrap();
     assert_eq!(names(&fixture, &phones()).await, ["a"]);
     let cables = CategoryQuery { category: category("cables"), ..phones() };
     assert_eq!(names(&fixture, &cables).await, ["b"]);

@@ -26,7 +26,8 @@ pub(super) async fn each_mode_decides_what_is_in_both(fixture: Fixture) {
         let mut changes = vec![change("both", 5, expected), change("new", 0, 4)];
         changes.retain(|change| change.from != change.to);
         assert_eq!(merged.changes, changes, "{mode:?}");
-        assert_eq!((cart.cart_id, cart.version), (before.cart_id, 3));
+        assert_eq!(cart.cart_id, before.cart_id);
+        assert!(cart.version > before.version);
         assert_eq!((cart.updated_at, cart.expires_at), (at(9), at(9 + 30 * DAY)));
         assert_eq!(fixture.active(&own, at(10)).await, Some(cart));
     }
@@ -43,7 +44,8 @@ pub(super) async fn a_merge_closes_the_guests_cart(fixture: Fixture) {
         (carts[0].cart_id, carts[0].status, carts[0].merged_into),
         (open.cart_id, CartStatus::Abandoned, Some(own.cart_id))
     );
-    assert_eq!((carts[0].version, carts[0].expires_at), (2, at(2 + DAY)));
+    assert_eq!(carts[0].expires_at, at(2 + DAY));
+    assert!(carts[0].version > open.version);
     assert_eq!(quantities(&carts[0]), [("b", 2)]);
 }
 
@@ -55,7 +57,7 @@ pub(super) async fn a_merge_opens_a_cart_for_a_user_without_one(fixture: Fixture
     let cart = merged.cart.unwrap();
     assert_eq!((cart.cart_id, cart.owner.clone()), (new_cart_id, user("u")));
     assert_eq!(quantities(&cart), [("a", 1), ("b", 2)]);
-    assert_eq!((cart.version, cart.created_at), (1, at(5)));
+    assert_eq!(cart.created_at, at(5));
     assert_eq!(merged.changes, [change("a", 0, 1), change("b", 0, 2)]);
 }
 
@@ -71,11 +73,11 @@ pub(super) async fn a_repeated_merge_changes_nothing(fixture: Fixture) {
 
 pub(super) async fn a_later_cart_of_the_guest_is_merged_again(fixture: Fixture) {
     fixture.set(&guest("s"), "a", 2, at(0)).await;
-    fixture.merge("u", "s", MergeMode::Sum, at(1)).await;
+    let first = fixture.merge("u", "s", MergeMode::Sum, at(1)).await.cart.unwrap();
     fixture.set(&guest("s"), "a", 3, at(2)).await;
     let merged = fixture.merge("u", "s", MergeMode::Sum, at(3)).await;
     assert_eq!(merged.changes, [change("a", 2, 5)]);
-    assert_eq!(merged.cart.unwrap().version, 2);
+    assert!(merged.cart.unwrap().version > first.version);
 }
 
 pub(super) async fn without_guest_lines_nothing_is_merged(fixture: Fixture) {
@@ -107,7 +109,7 @@ pub(super) async fn an_expired_cart_is_neither_merged_nor_merged_into(fixture: F
     let merged = fixture.merge("u", "t", MergeMode::Sum, old.expires_at).await;
     let cart = merged.cart.unwrap();
     assert_ne!(cart.cart_id, old.cart_id);
-    assert_eq!((quantities(&cart), cart.version), (vec![("new", 1)], 1));
+    assert_eq!(quantities(&cart), [("new", 1)]);
 }
 
 pub(super) async fn a_merge_that_changes_no_line_closes_the_guests_cart(fixture: Fixture) {
@@ -128,11 +130,11 @@ pub(super) async fn the_version_of_a_merge_is_the_users(fixture: Fixture) {
     assert_eq!(refused, Refusal::CartVersion { current: None });
     let own = fixture.set(&user("u"), "c", 1, at(1)).await;
     let refused = refusal(fixture.store.merge(expecting(0, at(2))).await);
-    assert_eq!(refused, Refusal::CartVersion { current: Some(own) });
+    assert_eq!(refused, Refusal::CartVersion { current: Some(own.clone()) });
     assert!(fixture.active(&guest("s"), at(2)).await.is_some(), "nothing was done");
-    let merged = fixture.store.merge(expecting(1, at(3))).await.unwrap().value;
-    assert_eq!(merged.cart.unwrap().version, 2);
-    let refused = refusal(fixture.store.merge(expecting(1, at(4))).await);
+    let merged = fixture.store.merge(expecting(own.version, at(3))).await.unwrap().value;
+    assert!(merged.cart.unwrap().version > own.version);
+    let refused = refusal(fixture.store.merge(expecting(own.version, at(4))).await);
     assert!(matches!(refused, Refusal::CartVersion { current: Some(_) }), "also where there is no guest");
 }
 
@@ -162,9 +164,10 @@ pub(super) async fn a_merge_is_in_the_users_history(fixture: Fixture) {
     let own = user("u");
     let history =
         walk_every_way(async |request| fixture.store.cart_changes(&own, at(6), request).await).await;
-    let rows: Vec<(&str, u32, u64)> =
-        history.iter().map(|change| (change.product_id.as_str(), change.quantity, change.version)).collect();
-    assert_eq!(rows, [("a", 3, 3), ("b", 4, 3), ("c", 3, 3), ("kept", 1, 2), ("a", 1, 1)]);
+    let rows: Vec<(&str, u32)> =
+        history.iter().map(|change| (change.product_id.as_str(), change.quantity)).collect();
+    assert_eq!(rows, [("a", 3), ("b", 4), ("c", 3), ("kept", 1), ("a", 1)]);
+    assert!(history.iter().take(3).all(|change| change.version == cart.version), "one change");
     assert!(history.iter().all(|change| change.cart_id == cart.cart_id));
     let of_guest = guest("s");
     let history =

@@ -94,10 +94,10 @@ pub(super) async fn a_bad_patch_is_refused_whole(fixture: Fixture) {
 
 pub(super) async fn a_deleted_product_leaves_its_stock(fixture: Fixture) {
     fixture.stocked("a", 5).await;
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     assert_eq!(read(&fixture, "a").await, None);
     assert_eq!(fixture.level("a", "north", at(1)).await, (5, 0));
-    let again = fixture.store.delete_product(&product_id("a")).await;
+    let again = fixture.store.delete_product(&product_id("a"), at(1)).await;
     assert_eq!(refusal(again), Refusal::ProductNotFound(product_id("a")));
     let put = fixture.store.put_product(priced_product("a", 300)).await.unwrap();
     assert!(put.created);
@@ -114,13 +114,13 @@ pub(super) async fn categories_appear_and_disappear_with_their_products(fixture:
     }
     assert_eq!(categories(&fixture).await, ["cables", "phones", "phones 2", "Телефоны"]);
     fixture.put(in_category("d", "phones")).await;
-    fixture.store.delete_product(&product_id("c")).await.unwrap();
+    fixture.store.delete_product(&product_id("c"), at(1)).await.unwrap();
     assert_eq!(categories(&fixture).await, ["phones", "Телефоны"]);
     let patch = ProductPatch { category: Some(category("cables")), ..ProductPatch::default() };
     fixture.store.patch_product(&product_id("a"), patch, at(1)).await.unwrap();
     assert_eq!(categories(&fixture).await, ["cables", "phones"]);
     for name in ["a", "b", "d"] {
-        fixture.store.delete_product(&product_id(name)).await.unwrap();
+        fixture.store.delete_product(&product_id(name), at(1)).await.unwrap();
     }
     assert_eq!(categories(&fixture).await, ["phones"], "one of them is left");
 }

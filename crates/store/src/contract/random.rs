@@ -4,15 +4,17 @@
 //! between. A run is determined by its seed: set `MW_SEED` to the printed seed to repeat a failure. Positions are opaque
 //! and not compared, nor is the time at which an expired hold was closed, which no reader sees.
 
+mod feed;
 mod observe;
 mod step;
 mod world;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mw_domain::Timestamp;
 
+use crate::changes::{FeedSettings, Topics};
 use crate::contract::fixtures::walk;
 use crate::export::Checkpoint;
 use crate::model::Model;
@@ -21,6 +23,8 @@ use world::World;
 
 /// Steps between two comparisons of the whole visible state.
 const STEPS_PER_COMPARISON: usize = 20;
+/// How long the changes of a run are kept: to its end, whatever times it jumps to. An engine under test keeps them as long.
+pub const FEED_RETENTION_MS: i64 = 100 * 365 * 86_400_000;
 /// Steps printed when a run fails.
 const RECENT_MAX: usize = 12;
 
@@ -64,7 +68,8 @@ pub async fn run(seed: u64, steps: usize, mut open: impl AsyncFnMut() -> SharedS
     // Printed first, so that the seed is known even if the run hangs or the process crashes.
     eprintln!("{SEED_VARIABLE}={seed}");
     let mut world = World::new(seed);
-    let oracle: SharedStore = Arc::new(Model::new());
+    let feed = FeedSettings { topics: Topics::ALL, retention_ms: FEED_RETENTION_MS };
+    let oracle: SharedStore = Arc::new(Model::with_feed(feed));
     let mut log = Log { seed, number: 0, recent: VecDeque::new() };
     let mut engine = open().await;
     for number in 1..=steps {
@@ -74,6 +79,7 @@ pub async fn run(seed: u64, steps: usize, mut open: impl AsyncFnMut() -> SharedS
             drop(engine);
             engine = open().await;
             compare_stores(&log, &mut world, &oracle, &engine).await;
+            compare_feeds(&log, &mut world, &oracle, &engine).await;
             continue;
         }
         let step = world.step();
@@ -87,6 +93,7 @@ pub async fn run(seed: u64, steps: usize, mut open: impl AsyncFnMut() -> SharedS
         }
     }
     compare_stores(&log, &mut world, &oracle, &engine).await;
+    compare_feeds(&log, &mut world, &oracle, &engine).await;
     log.note("export of the engine, import into a new model");
     let copy = copy_of(&*engine).await;
     compare_stores(&log, &mut world, &oracle, &copy).await;
@@ -153,6 +160,21 @@ async fn compare_stores(log: &Log, world: &mut World, oracle: &SharedStore, engi
     for ((subject, expected), (_, result)) in expected.iter().zip(&found) {
         log.compare(subject, expected, result);
     }
+}
+
+/// Compares what both feeds say about every subject, and the engine's feed with itself when it is read again.
+async fn compare_feeds(log: &Log, world: &mut World, oracle: &SharedStore, engine: &SharedStore) {
+    let topics = engine.feed().topics;
+    let expected = feed::read(&**oracle, topics, world.now, 1_000).await;
+    let found = feed::read(&**engine, topics, world.now, 1_000).await;
+    let (expected, by_subject) = (feed::by_subject(&expected), feed::by_subject(&found));
+    let subjects: BTreeSet<_> = expected.keys().chain(by_subject.keys()).collect();
+    for subject in subjects {
+        let of = |feed: &BTreeMap<_, String>| feed.get(subject).cloned().unwrap_or_default();
+        log.compare(&format!("feed of {subject:?}"), &of(&expected), &of(&by_subject));
+    }
+    let again = feed::read(&**engine, topics, world.now, world.page_size()).await;
+    log.compare("the feed read again", &format!("{found:?}"), &format!("{again:?}"));
 }
 
 /// The progress of a run and its most recent steps.

@@ -216,7 +216,7 @@ pub(super) async fn a_hold_ends_at_the_instant_of_its_command(fixture: Fixture) 
 pub(super) async fn a_product_out_of_the_catalogue_has_nothing_to_hold(fixture: Fixture) {
     fixture.stocked("a", 5).await;
     let hold = fixture.reserve(&[("a", 1)], at(0)).await.unwrap();
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     confirm(&fixture, &hold, at(1)).await.unwrap();
     let refused = refusal(fixture.reserve(&[("a", 1)], at(2)).await);
     assert_eq!(refused, Refusal::OutOfStock(vec![shortage("a", 1, 0)]));

@@ -54,7 +54,7 @@ pub(super) async fn units_move_with_every_step(fixture: Fixture) {
 pub(super) async fn cancelling_gives_back_what_is_held_or_taken(fixture: Fixture) {
     let order = placed(&fixture).await;
     fixture.status(order.order_id, Cancelled, at(1)).await.unwrap();
-    assert_eq!(fixture.level("a", "north", at(1)).await, (10, 0));
+    assert_eq!(fixture.level("a", "north", at(9)).await, (10, 0));
     let paid = fixture.order("u", &[("a", 4)], at(2)).await.unwrap();
     fixture.status(paid.order_id, Paid, at(3)).await.unwrap();
     assert_eq!(fixture.level("a", "north", at(3)).await, (6, 0));
@@ -140,7 +140,7 @@ pub(super) async fn another_users_order_is_not_found(fixture: Fixture) {
 
 pub(super) async fn an_order_goes_on_after_its_product_is_deleted(fixture: Fixture) {
     let order = placed(&fixture).await;
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     for (seconds, to) in (1..).zip([Paid, Shipped, Delivered, Returned]) {
         fixture.status(order.order_id, to, at(seconds)).await.unwrap();
     }

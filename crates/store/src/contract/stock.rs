@@ -89,7 +89,7 @@ pub(super) async fn stock_is_of_known_products_only(fixture: Fixture) {
     let adjusted = fixture.store.adjust(fixture.adjusting("a", 1, at(0))).await;
     assert_eq!(refusal(adjusted), missing);
     fixture.stocked("a", 1).await;
-    fixture.store.delete_product(&product_id("a")).await.unwrap();
+    fixture.store.delete_product(&product_id("a"), at(1)).await.unwrap();
     assert_eq!(refusal(fixture.on_hand("a", "north", 2, at(1)).await), missing);
     assert_eq!(fixture.level("a", "north", at(1)).await, (1, 0));
     assert_eq!(fixture.audit().await.levels, 1);

@@ -6,6 +6,7 @@ use mw_domain::{Cart, CartChange, CartId, CartStatus, MergeMode, Owner, SessionI
 use super::page::{Direction, SortKey, page};
 use super::{Model, State, is_forgotten};
 use crate::carts::{Abandon, Merge, Merged, RemoveLine, SetLine, check_version};
+use crate::changes::Changed;
 use crate::idempotency::StoredValue as _;
 use crate::{Carts, Done, Page, PageRequest, Refusal, Result};
 
@@ -29,8 +30,27 @@ impl State {
             .cloned()
     }
 
+    /// A new cart, whose versions are above those of the owner's earlier carts.
+    fn open(&self, cart_id: CartId, owner: Owner, now: Timestamp) -> Cart {
+        let versions = self.carts.values().filter(|cart| cart.owner == owner).map(|cart| cart.version);
+        let last_version = versions.max().unwrap_or(0);
+        Cart::open(cart_id, owner, now, last_version)
+    }
+
     pub(super) fn keep_cart(&mut self, cart: &Cart) {
         self.carts.insert(cart.cart_id, cart.clone());
+    }
+
+    /// Keeps an active cart that a command has changed.
+    fn keep_changed(&mut self, cart: &Cart) {
+        self.keep_cart(cart);
+        self.record(cart.updated_at, Changed::Cart(cart.clone()));
+    }
+
+    /// Keeps a cart that a command has closed.
+    pub(super) fn keep_closed(&mut self, cart: &Cart) {
+        self.keep_cart(cart);
+        self.record(cart.updated_at, Changed::CartClosed(cart.clone()));
     }
 
     pub(super) fn note(&mut self, owner: &Owner, changes: impl IntoIterator<Item = CartChange>) {
@@ -48,10 +68,12 @@ impl State {
         let Some(mut guest) = guest else {
             return Merged { cart: user, changes: Vec::new() };
         };
-        let mut user = user.unwrap_or_else(|| Cart::open(new_cart_id, owner.clone(), now));
+        let mut user = user.unwrap_or_else(|| self.open(new_cart_id, owner.clone(), now));
         let changes = user.merge_from(&mut guest, mode, now, &lifetime);
-        self.keep_cart(&guest);
-        self.keep_cart(&user);
+        self.keep_closed(&guest);
+        if !changes.is_empty() {
+            self.keep_changed(&user);
+        }
         self.note(&owner, user.merge_history(&changes));
         Merged { cart: Some(user), changes }
     }
@@ -79,9 +101,9 @@ impl Carts for Model {
         let active = state.active(&command.owner, command.now);
         check_version(active.as_ref(), command.expected_version)?;
         let mut cart =
-            active.unwrap_or_else(|| Cart::open(command.new_cart_id, command.owner.clone(), command.now));
+            active.unwrap_or_else(|| state.open(command.new_cart_id, command.owner.clone(), command.now));
         cart.set_line(command.product_id.clone(), command.quantity, command.now, &command.lifetime)?;
-        state.keep_cart(&cart);
+        state.keep_changed(&cart);
         state.note(&command.owner, [cart.line_history(&command.product_id)]);
         Ok(cart)
     }
@@ -94,7 +116,7 @@ impl Carts for Model {
             return Ok(None);
         };
         if cart.remove_line(&command.product_id, command.now, &command.lifetime) {
-            state.keep_cart(&cart);
+            state.keep_changed(&cart);
             state.note(&command.owner, [cart.line_history(&command.product_id)]);
         }
         Ok(Some(cart))
@@ -109,7 +131,7 @@ impl Carts for Model {
         check_version(active.as_ref(), command.expected_version)?;
         let mut cart = active.ok_or(Refusal::CartEmpty)?;
         cart.abandon(command.now, &command.lifetime);
-        state.keep_cart(&cart);
+        state.keep_closed(&cart);
         state.store_outcome(command.identity, || cart.to_outcome());
         Ok(Done::first(cart))
     }

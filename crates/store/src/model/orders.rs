@@ -11,6 +11,7 @@ use super::page::{Direction, page};
 use super::stock::{MovementHeader, demands};
 use super::{Model, State, StoredOrder};
 use crate::carts;
+use crate::changes::Changed;
 use crate::idempotency::{Outcome, StoredValue as _};
 use crate::orders::{self, Basket, PlaceOrder, Sales, SalesReport, SetStatus, price_basket};
 use crate::{Done, Orders, Page, PageRequest, Refusal, Result};
@@ -47,11 +48,12 @@ impl State {
         self.move_units(&demands, &command.geo_zone, &change);
         if let Some((mut cart, lifetime)) = closing {
             cart.become_order(command.order_id, command.now, &lifetime);
-            self.keep_cart(&cart);
+            self.keep_closed(&cart);
         }
         let order = command.into_order(lines, total);
         let stored = StoredOrder { events: vec![order.created_event()], order: order.clone() };
         self.orders.insert(order.order_id, stored);
+        self.record(order.created_at, Changed::OrderCreated(order.clone()));
         Ok(order)
     }
 
@@ -76,6 +78,7 @@ impl State {
             stored.order = order.clone();
             stored.events.push(event);
         }
+        self.record(order.updated_at, Changed::OrderStatus(order.clone()));
         Ok(order)
     }
 

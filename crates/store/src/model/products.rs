@@ -9,6 +9,7 @@ use mw_domain::{Category, Product, ProductId, Timestamp};
 use super::page::{Direction, page};
 use super::stock::MovementHeader;
 use super::{Model, State};
+use crate::changes::Changed;
 use crate::idempotency::StoredValue as _;
 use crate::products::{CategoryQuery, ImportProduct, Imported, Listed, Put};
 use crate::{Done, Freshness, Page, PageRequest, Products, Refusal, Result};
@@ -21,6 +22,7 @@ impl State {
             product.created_at = replaced.created_at;
         }
         self.products.insert(product.product_id.clone(), product.clone());
+        self.record(product.updated_at, Changed::ProductPut(product.clone()));
         Put { product, created }
     }
 
@@ -55,6 +57,7 @@ impl Products for Model {
         product.patch(patch, now);
         product.check()?;
         state.products.insert(product_id.clone(), product.clone());
+        state.record(product.updated_at, Changed::ProductPut(product.clone()));
         Ok(product)
     }
 
@@ -62,11 +65,13 @@ impl Products for Model {
         Ok(self.state().products.get(product_id).cloned().map(Arc::new))
     }
 
-    async fn delete_product(&self, product_id: &ProductId) -> Result<()> {
-        match self.state().products.remove(product_id) {
-            Some(_) => Ok(()),
-            None => Err(Refusal::ProductNotFound(product_id.clone()).into()),
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        if state.products.remove(product_id).is_none() {
+            return Err(Refusal::ProductNotFound(product_id.clone()).into());
         }
+        state.record(now, Changed::ProductDeleted(product_id.clone()));
+        Ok(())
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {

@@ -5,6 +5,7 @@ use mw_domain::{Session, SessionId, Timestamp, UserId};
 use super::carts::Parties;
 use super::page::{Direction, page};
 use super::{Model, State};
+use crate::changes::Changed;
 use crate::idempotency::StoredValue as _;
 use crate::sessions::{CreateSession, LoggedIn, Login, TouchSession};
 use crate::{Done, Page, PageRequest, Refusal, Result, Sessions};
@@ -12,6 +13,17 @@ use crate::{Done, Page, PageRequest, Refusal, Result, Sessions};
 impl State {
     fn live(&self, session_id: &SessionId, now: Timestamp) -> Option<Session> {
         self.sessions.get(session_id).filter(|session| !session.is_expired(now)).cloned()
+    }
+
+    /// Keeps a session that a command has changed.
+    fn keep_changed_session(&mut self, session: &Session) {
+        self.keep_session(session);
+        self.record(session.last_activity, Changed::Session(session.clone()));
+    }
+
+    fn end_session(&mut self, session_id: &SessionId, now: Timestamp) {
+        self.sessions.remove(session_id);
+        self.record(now, Changed::SessionEnded(session_id.clone()));
     }
 
     pub(super) fn keep_session(&mut self, session: &Session) {
@@ -30,7 +42,7 @@ impl Sessions for Model {
         if state.live(&session.session_id, command.now).is_some() {
             return Err(Refusal::SessionBound.into());
         }
-        state.keep_session(&session);
+        state.keep_changed_session(&session);
         state.store_outcome(command.identity, || session.to_outcome());
         Ok(Done::first(session))
     }
@@ -43,7 +55,7 @@ impl Sessions for Model {
         let mut state = self.state();
         let mut session = state.live(&command.session_id, command.now).ok_or(Refusal::SessionNotFound)?;
         if session.touch(&command.data, command.now, command.lifetime)? {
-            state.keep_session(&session);
+            state.keep_changed_session(&session);
         }
         Ok(session)
     }
@@ -59,7 +71,7 @@ impl Sessions for Model {
         }
         session.user_id = Some(command.user_id.clone());
         session.active(command.now, command.session_lifetime);
-        state.keep_session(&session);
+        state.keep_changed_session(&session);
         let merged = state.merge(Parties {
             user_id: command.user_id,
             session_id: command.session_id,
@@ -76,7 +88,7 @@ impl Sessions for Model {
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
         let mut state = self.state();
         state.live(session_id, now).ok_or(Refusal::SessionNotFound)?;
-        state.sessions.remove(session_id);
+        state.end_session(session_id, now);
         Ok(())
     }
 
@@ -99,8 +111,17 @@ impl Sessions for Model {
         page(sessions, Direction::Rising, &request)
     }
 
-    async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
-        self.state().sessions.retain(|_, session| session.user_id.as_ref() != Some(user_id));
+    async fn revoke_sessions(&self, user_id: &UserId, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let of_user = state.sessions.values().filter(|session| session.user_id.as_ref() == Some(user_id));
+        let (expired, live): (Vec<Session>, Vec<Session>) =
+            of_user.cloned().partition(|session| session.is_expired(now));
+        for session in expired {
+            state.sessions.remove(&session.session_id);
+        }
+        for session in live {
+            state.end_session(&session.session_id, now);
+        }
         Ok(())
     }
 }

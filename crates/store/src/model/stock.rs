@@ -8,6 +8,7 @@ use mw_domain::{
 use uuid::Uuid;
 
 use super::{Model, State, StockEntry};
+use crate::changes::Changed;
 use crate::idempotency::StoredValue as _;
 use crate::stock::{Adjust, Audit, Drift, Reserve, SetOnHand, adjust_delta, set_delta};
 use crate::{Done, Freshness, Refusal, RequestIdentity, Result, Stock};
@@ -110,6 +111,13 @@ impl State {
             delta,
             note: change.note,
         });
+        let stock = ZoneStock {
+            product_id: product_id.clone(),
+            geo_zone: geo_zone.clone(),
+            level: entry.level,
+            updated_at: entry.updated_at,
+        };
+        self.record(stock.updated_at, Changed::Stock(stock));
     }
 
     /// Moves the units of an order or a reservation.

@@ -1,12 +1,17 @@
 //! A correct store with one flaw: each flaw is a mistake that an engine could make.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mw_domain::{Cart, Order, Owner, Period, Reservation, ReservationId, Timestamp, UserId};
 use mw_store::carts::{Merge, Merged, RemoveLine};
+use mw_store::changes::{Changed, Changes, ChangesPage, FeedSettings, ReadChanges, Topics};
+use mw_store::contract::random::FEED_RETENTION_MS;
+use mw_store::export::Record;
 use mw_store::model::Model;
 use mw_store::orders::{PlaceOrder, SetStatus};
 use mw_store::products::{CategoryQuery, Listed};
 use mw_store::stock::Reserve;
-use mw_store::{Carts, Done, Freshness, Orders, Page, PageRequest, Products, Result, Stock};
+use mw_store::{Carts, Done, ExportImport, Freshness, Orders, Page, PageRequest, Products, Result, Stock};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
@@ -26,16 +31,26 @@ pub(crate) enum Flaw {
     CancelKeepsUnits,
     /// The first item of a later page is lost.
     PageLosesItem,
+    /// The feed has no steps of an order after the first.
+    FeedLosesSteps,
+    /// The feed has the changes of a page in reverse.
+    FeedIsReversed,
+    /// A change has another id each time it is read.
+    FeedRenamesChanges,
+    /// The feed reports a hold that was refused.
+    FeedReportsRefused,
 }
 
 pub(crate) struct Flawed {
     inner: Model,
     flaw: Flaw,
+    reads: AtomicU64,
 }
 
 impl Flawed {
     pub(crate) fn new(flaw: Flaw) -> Self {
-        Self { inner: Model::new(), flaw }
+        let feed = FeedSettings { topics: Topics::ALL, retention_ms: FEED_RETENTION_MS };
+        Self { inner: Model::with_feed(feed), flaw, reads: AtomicU64::new(0) }
     }
 
     fn has(&self, flaw: Flaw) -> bool {
@@ -62,6 +77,9 @@ macro_rules! flawed {
     };
     ($self:ident, Orders Write, set_status($($argument:expr),*)) => {
         $self.flawed_set_status($($argument),*).await
+    };
+    ($self:ident, Changes Read, changes($($argument:expr),*)) => {
+        $self.flawed_changes($($argument),*).await
     };
     ($self:ident, Orders Read, user_orders($($argument:expr),*)) => {
         $self.flawed_user_orders($($argument),*).await
@@ -118,6 +136,9 @@ impl Flawed {
             // The client of the whole reservation does not see whether this part succeeds.
             self.inner.reserve(Reserve { identity: None, ..first }).await.ok();
         }
+        if reserved.is_err() && self.has(Flaw::FeedReportsRefused) {
+            self.report_products().await?;
+        }
         reserved
     }
 
@@ -149,6 +170,35 @@ impl Flawed {
             orders.items.remove(0);
         }
         Ok(orders)
+    }
+
+    async fn flawed_changes(&self, request: ReadChanges) -> Result<ChangesPage> {
+        let mut page = self.inner.changes(request).await?;
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        match self.flaw {
+            Flaw::FeedLosesSteps => {
+                page.items.retain(|change| !matches!(change.changed, Changed::OrderStatus(_)));
+            }
+            Flaw::FeedIsReversed => page.items.reverse(),
+            Flaw::FeedRenamesChanges => {
+                for change in &mut page.items {
+                    change.id = format!("{} {read}", change.id);
+                }
+            }
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    /// Writes every product again, which no client has asked for.
+    async fn report_products(&self) -> Result<()> {
+        let export = self.inner.export().await?;
+        for record in export.page(PageRequest::first(10_000)).await?.items {
+            if let Record::Product(product) = record {
+                self.inner.put_product(product).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Holds the units of a cancelled order again, for longer than any test runs.

@@ -66,4 +66,10 @@ flaws! {
     equal_prices_that_are_not_reversed: EqualPricesNotReversed, listings::descending_is_the_exact_reverse;
     a_cancelled_order_that_keeps_units: CancelKeepsUnits, statuses::cancelling_gives_back_what_is_held_or_taken;
     a_page_that_loses_an_item: PageLosesItem, order_lists::lists_are_newest_first_over_many_days;
+    a_feed_that_loses_steps: FeedLosesSteps, changes::every_step_of_an_order_is_in_the_feed_as_it_was;
+    a_feed_that_is_reversed: FeedIsReversed, changes::changes_of_many_writers_are_all_in_the_feed;
+    a_feed_that_renames_changes: FeedRenamesChanges,
+        changes::every_page_size_and_every_position_read_the_same_changes;
+    a_feed_that_reports_what_was_refused: FeedReportsRefused,
+        changes::refused_and_repeated_requests_leave_no_change;
 }

@@ -110,7 +110,7 @@ pub(super) const CALLS: &[Call] = &[
         "orders by zone and period, sales report",
         "GET /v1/orders, /v1/reports/sales",
         ReadLevel::Read,
-        &[Table::OrdersByZoneDay, Table::OrdersByDay],
+        &[Table::OrdersByDay],
     ),
     call(
         "cart: reads, changes, merge",

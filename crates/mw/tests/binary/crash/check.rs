@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::crash_client::CrashClient;
 use super::expected::{Expected, Moves, Order, id_of};
+use super::feed;
 use super::op::{Lines, Op, lines_of};
 use super::{PRODUCTS, UNITS, ZONES, product};
 use crate::client::Client;
@@ -52,6 +53,7 @@ pub(super) fn all(server: &Server, clients: &mut [CrashClient], rng: &mut StdRng
     }
     views(&mut client, clients);
     stock(&mut client, clients);
+    feed::check(&mut client, clients);
 }
 
 /// A request without a response took effect completely or not at all; repeated with its key, it takes effect once.

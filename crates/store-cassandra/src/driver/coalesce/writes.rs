@@ -10,13 +10,13 @@ use scylla::statement::prepared::PreparedStatement;
 use super::{Coalescer, Execute, Job, take_first};
 use crate::driver::statements::Cql;
 
-/// Rows of one mutation at most.
-const ROWS_MAX: usize = 128;
+/// Callers whose rows become one mutation at most; each has a row or two.
+const CALLERS_MAX: usize = 128;
 
 /// Rows `V` of one statement, by partition `K`.
 #[derive(Debug)]
 pub(crate) struct CoalescedWrites<K, V> {
-    coalescer: Coalescer<K, V, Result<()>>,
+    coalescer: Coalescer<K, Vec<V>, Result<()>>,
     statement: Arc<RowWrite>,
 }
 
@@ -31,16 +31,23 @@ where
 
     /// Writes a row of the partition; returns when it is written.
     pub(crate) async fn write(&self, cql: &Arc<Cql>, partition: K, row: V) -> Result<()> {
-        let written = self.coalescer.submit(&self.statement, cql, partition, row)?;
+        self.write_all(cql, partition, vec![row]).await
+    }
+
+    /// Writes rows of the partition, all of them in the same mutation; returns when they are written.
+    pub(crate) async fn write_all(&self, cql: &Arc<Cql>, partition: K, rows: Vec<V>) -> Result<()> {
+        let written = self.coalescer.submit(&self.statement, cql, partition, rows)?;
         let dropped = |_| Err(StoreError::Ambiguous("a coalesced write was dropped".to_owned()));
         written.await.unwrap_or_else(dropped)
     }
 }
 
+type RowsJob<V> = Job<Vec<V>, Result<()>>;
+
 #[derive(Debug)]
 struct RowWrite(PreparedStatement);
 
-impl<K, V> Execute<K, V, Result<()>> for RowWrite
+impl<K, V> Execute<K, Vec<V>, Result<()>> for RowWrite
 where
     K: Sync,
     V: SerializeRow + Send + Sync,
@@ -49,13 +56,14 @@ where
 
     const WAITING_MAX: usize = 16_384;
 
-    fn take_group(waiting: &mut Vec<Job<V, Result<()>>>) -> Vec<Job<V, Result<()>>> {
-        take_first(waiting, ROWS_MAX)
+    fn take_group(waiting: &mut Vec<RowsJob<V>>) -> Vec<RowsJob<V>> {
+        take_first(waiting, CALLERS_MAX)
     }
 
-    async fn execute(&self, cql: &Cql, _: &K, group: Vec<Job<V, Result<()>>>) {
-        let (rows, callers): (Vec<V>, Vec<_>) =
+    async fn execute(&self, cql: &Cql, _: &K, group: Vec<RowsJob<V>>) {
+        let (rows, callers): (Vec<Vec<V>>, Vec<_>) =
             group.into_iter().map(|job| (job.request, job.caller)).unzip();
+        let rows: Vec<V> = rows.into_iter().flatten().collect();
         let written = cql.write_rows(&self.0, &rows).await;
         for caller in callers {
             caller.respond(written.clone());

@@ -107,7 +107,7 @@ pub(crate) async fn compare(
         .ok_or_else(|| cause().unwrap_or_else(|| format!("no node of {local_dc} is known")))
 }
 
-async fn read_clock(session: &Session, node: NodeIdentifier) -> Result<Anchor, String> {
+pub(crate) async fn read_clock(session: &Session, node: NodeIdentifier) -> Result<Anchor, String> {
     let mut read = Statement::new(READ_CLOCK);
     read.set_load_balancing_policy(Some(SingleTargetLoadBalancingPolicy::new(node, None)));
     read.set_retry_policy(Some(std::sync::Arc::new(FallthroughRetryPolicy::new())));

@@ -3,10 +3,10 @@
 use std::fmt::Debug;
 
 use mw_domain::products::ProductPatch;
-use mw_domain::{Product, ProductId, ReservationId, SessionId, Timestamp, UserId, ZoneStock};
+use mw_domain::{Owner, Product, ProductId, ReservationId, SessionId, Timestamp, UserId, ZoneStock};
 
 use crate::carts::{Abandon, Merge, RemoveLine, SetLine};
-use crate::orders::{PlaceOrder, SetStatus};
+use crate::orders::{Basket, PlaceOrder, SetStatus};
 use crate::products::ImportProduct;
 use crate::sessions::{CreateSession, Login, TouchSession};
 use crate::stock::{Adjust, Reserve, SetOnHand};
@@ -15,6 +15,9 @@ use crate::{Done, Refusal, RequestIdentity, Result, Store, StoreError};
 /// Enough for every timer of a run, so that the order of timers does not matter.
 const DUE_MAX: usize = 100_000;
 const PURGED_MAX: usize = 7;
+/// Stands for a version that the cart has not; higher ones stand for the one that it has. 0 is "no cart".
+const STALE_VERSION: u64 = 1;
+const ORDER_VERSION_DIGITS: usize = 6;
 const REFUSED: &str = "refused: ";
 
 #[derive(Debug, Clone)]
@@ -30,7 +33,7 @@ pub(super) enum Step {
     RevokeSessions(UserId, Timestamp),
     PutProduct(Product),
     PatchProduct(ProductId, ProductPatch, Timestamp),
-    DeleteProduct(ProductId),
+    DeleteProduct(ProductId, Timestamp),
     ImportProduct(ImportProduct),
     SetOnHand(SetOnHand),
     Adjust(Adjust),
@@ -45,8 +48,37 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// The step with the versions of this store: the engine chooses the versions of carts.
+    async fn resolved(&self, store: &dyn Store) -> Self {
+        let mut step = self.clone();
+        let (owner, expected_version, now) = match &mut step {
+            Self::SetLine(SetLine { owner, expected_version, now, .. })
+            | Self::RemoveLine(RemoveLine { owner, expected_version, now, .. })
+            | Self::Abandon(Abandon { owner, expected_version, now, .. }) => {
+                (owner.clone(), expected_version, *now)
+            }
+            Self::Merge(Merge { user_id, expected_version, now, .. }) => {
+                (Owner::User(user_id.clone()), expected_version, *now)
+            }
+            Self::PlaceOrder(PlaceOrder {
+                user_id,
+                basket: Basket::Cart { expected_version, .. },
+                now,
+                ..
+            }) => (Owner::User(user_id.clone()), expected_version, *now),
+            _ => return step,
+        };
+        if let Some(STALE_VERSION..) = expected_version {
+            let cart = store.active_cart(&owner, now).await.unwrap();
+            let current = cart.map(|cart| cart.version);
+            let wanted = if *expected_version == Some(STALE_VERSION) { None } else { current };
+            *expected_version = Some(wanted.unwrap_or(STALE_VERSION));
+        }
+        step
+    }
+
     pub(super) async fn apply(&self, store: &dyn Store) -> String {
-        match self.clone() {
+        match self.resolved(store).await {
             Self::SetLine(command) => describe(store.set_line(command).await),
             Self::RemoveLine(command) => describe(store.remove_line(command).await),
             Self::Abandon(command) => describe(store.abandon(command).await),
@@ -58,7 +90,7 @@ impl Step {
             Self::RevokeSessions(id, now) => describe(store.revoke_sessions(&id, now).await),
             Self::PutProduct(product) => describe(store.put_product(product).await),
             Self::PatchProduct(id, patch, now) => describe(store.patch_product(&id, patch, now).await),
-            Self::DeleteProduct(id) => describe(store.delete_product(&id).await),
+            Self::DeleteProduct(id, now) => describe(store.delete_product(&id, now).await),
             Self::ImportProduct(command) => describe(store.import_product(command).await),
             Self::SetOnHand(command) => describe(store.set_on_hand(command).await.map(timeless)),
             Self::Adjust(command) => {
@@ -83,9 +115,25 @@ impl Step {
 /// The result as text, without the parts that an engine may choose.
 pub(super) fn describe<T: Debug>(result: Result<T>) -> String {
     match result {
-        Ok(value) => format!("{value:?}"),
-        Err(error) => format!("{REFUSED}{:?}", comparable(error)),
+        Ok(value) => without_cart_versions(&format!("{value:?}")),
+        Err(error) => format!("{REFUSED}{}", without_cart_versions(&format!("{:?}", comparable(error)))),
     }
+}
+
+/// The text without the versions of carts, which the engine chooses. Those of orders are small and stay.
+fn without_cart_versions(text: &str) -> String {
+    const VERSION: &str = "version: ";
+    let mut parts = text.split(VERSION);
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(part.len());
+        let (version, rest) = part.split_at(digits);
+        let is_carts = version.len() > ORDER_VERSION_DIGITS;
+        for part in [VERSION, if is_carts { "_" } else { version }, rest] {
+            result.push_str(part);
+        }
+    }
+    result
 }
 
 /// Whether a result is of a command that was applied now, not refused and not replayed.

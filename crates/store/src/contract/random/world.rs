@@ -331,7 +331,7 @@ impl World {
                 };
                 Step::PatchProduct(self.known_product(), patch, now)
             }
-            8 => Step::DeleteProduct(self.known_product()),
+            8 => Step::DeleteProduct(self.known_product(), now),
             _ => {
                 let count = self.rng.random_range(0..3);
                 let zones: Vec<GeoZone> = self.zones.iter().take(count).cloned().collect();
