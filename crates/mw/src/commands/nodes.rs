@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let storage = Storage::open(&config).await?;
         let nodes = match &storage {
             Storage::Cassandra { store, .. } => store.nodes().await.context("read the nodes"),
-            Storage::Embedded { .. } => Ok(Vec::new()),
+            Storage::Embedded { .. } | Storage::Mongodb { .. } => Ok(Vec::new()),
         };
         storage.close().await;
         nodes

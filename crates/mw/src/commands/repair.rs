@@ -119,7 +119,9 @@ fn on_cluster<T>(
         let storage = Storage::open(config).await?;
         let result = match &storage {
             Storage::Cassandra { store, .. } => operation(store, &storage).await,
-            Storage::Embedded { .. } => bail!("the embedded engine has no replicas to repair"),
+            Storage::Embedded { .. } | Storage::Mongodb { .. } => {
+                bail!("the configured engine has no replicas to repair")
+            }
         };
         storage.close().await;
         result
