@@ -113,7 +113,7 @@ async fn quantity_is_what_can_be_sold_and_reserved_stands_beside_it() {
     step(&store, placed.order_id, OrderStatus::Paid, at(1)).await.unwrap();
     let entry = quantity(&database, "p").await;
     assert_eq!((entry.get("quantity"), entry.get("reserved")), (Some(&7.0.into()), Some(&0_i64.into())));
-    assert_eq!(audit_closes(&store).await, 1, "the ten units came from elsewhere");
+    assert_eq!(audit_closes(&store).await, 2, "the units of both zones came from elsewhere");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -137,7 +137,8 @@ impl MongoStore {
         Ok(sums)
     }
 
-    /// The operations whose order waits for payment or whose reservation is open.
+    /// The operations whose order waits for payment or whose reservation is open. A reservation that has expired counts: the write of
+    /// one of its products has closed it, and its other holds are released by the next expiry.
     async fn open_owners(
         &self,
         session: &mut ClientSession,
@@ -155,7 +156,8 @@ impl MongoStore {
             .await?;
         let orders = drain(query, session).await?;
         let ids: Vec<Bson> = rows.iter().map(|(_, op_id, _)| plain_uuid(*op_id)).collect();
-        let filter = doc! { "_id": { "$in": ids }, "status": ReservationStatus::Held.as_str() };
+        let statuses = [ReservationStatus::Held.as_str(), ReservationStatus::Expired.as_str()];
+        let filter = doc! { "_id": { "$in": ids }, "status": { "$in": statuses.as_slice() } };
         let query = self
             .snapshot_of(&self.sales.reservations)
             .find(filter)

@@ -185,7 +185,7 @@ impl ProductState {
             };
             let path = |field: &str| format!("{}.{}.{field}", self.array.field(), before.index);
             // Another program's number keeps its type and its fraction.
-            inc.insert(path("quantity"), after.quantity - before.quantity);
+            inc.insert(path("quantity"), increment(after.quantity - before.quantity));
             set.insert(path("reserved"), after.reserved.cast_signed());
             set.insert(path("recorded"), after.recorded.unwrap_or_default());
             set.insert(path("updated_at"), to_bson_time(after.updated_at));
@@ -236,6 +236,11 @@ impl StockState {
             updated_at: header.updated_at,
         }
     }
+}
+
+/// An increment in the narrowest type: the number that another program wrote keeps its own.
+fn increment(units: i64) -> Bson {
+    i32::try_from(units).map_or(Bson::Int64(units), Bson::Int32)
 }
 
 async fn insert(
