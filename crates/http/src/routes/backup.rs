@@ -19,11 +19,7 @@ const SIZE: usize = 384;
 /// A backup changes nothing of the shop, so it starts unless `confirm` is false; starting one leaves an entry in the audit log.
 #[utoipa::path(post, path = "/v1/operations/backup", tag = "operations", operation_id = "start_backup",
     request_body = BackupBody, responses((status = 202, description = "Started", body = BackupView)))]
-pub(crate) async fn start(
-    State(app): State<App>,
-    caller: Caller,
-    Json(body): Json<BackupBody>,
-) -> ApiResult {
+pub(crate) async fn start(State(app): State<App>, caller: Caller, Json(body): Json<BackupBody>) -> ApiResult {
     let BackupBody { to, keep, confirm } = body;
     if !confirm {
         return status(State(app)).await;
