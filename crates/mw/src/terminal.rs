@@ -9,6 +9,12 @@ use tracing_subscriber::EnvFilter;
 use crate::config::LogConfig;
 use mw_http::export_format::Counts;
 
+/// A number with its noun, in the plural unless it is one.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// Writes a command's result. A closed pipe (`mw config | head`) is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -43,10 +49,7 @@ pub(crate) fn log(config: &LogConfig) {
 /// `5 records (carts 3, orders 2)`.
 pub(crate) fn counted(counts: &Counts) -> String {
     let kinds: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-    let records = match counts.values().sum() {
-        1 => "1 record".to_owned(),
-        sum => format!("{sum} records"),
-    };
+    let records = count(counts.values().sum(), "record");
     if kinds.is_empty() { records } else { format!("{records} ({})", kinds.join(", ")) }
 }
 

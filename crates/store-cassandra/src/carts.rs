@@ -10,7 +10,7 @@ mod export;
 mod lines;
 mod lists;
 mod merge;
-mod protocol;
+pub(crate) mod protocol;
 mod rows;
 
 use async_trait::async_trait;
@@ -46,7 +46,7 @@ const PAGE_ROWS: i32 = 500;
 #[derive(Debug)]
 pub(crate) struct Statements {
     /// The low bits of the write timestamps of this process.
-    lane: u8,
+    pub(crate) lane: u8,
     read_open: PreparedStatement,
     serial_revision: PreparedStatement,
     read_closed: PreparedStatement,

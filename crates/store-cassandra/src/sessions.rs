@@ -1,9 +1,12 @@
-//! Sessions: each is a partition of one row with a revision. A session that has ended leaves its revision for a while,
-//! so that a change that was in flight does not reach a new session with the same id.
+//! Sessions: each is a partition with a header and an activity row. Activity and data are plain writes to the activity row;
+//! creating under a chosen id or key, binding a user, ending, and the first activity in each lifetime are conditional writes to
+//! the header. A session that has ended leaves its revision for a while, and the activity row is that of one incarnation, so a
+//! change that was in flight does not reach a new session with the same id.
 //!
 //! `sessions_by_user` is an index that holds keys only. Its row is written before the session is the user's, and a
 //! reader of the index reads the session itself.
 
+mod cells;
 mod login;
 mod rows;
 
@@ -19,13 +22,14 @@ use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use crate::CassandraStore;
+use crate::carts::protocol::{Stamp, stamp_above};
 use crate::driver::scan::{self, Scan};
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql, ttl_seconds};
 use crate::export::Spool;
 use crate::revision::CasLoop;
 use crate::schema::tables::Table;
-use rows::{COLUMNS, SessionRow};
+use rows::{COLUMNS, SessionRow, StoredSession};
 
 /// Rows of a CQL page.
 const PAGE_ROWS: i32 = 200;
@@ -41,6 +45,10 @@ pub(crate) struct Statements {
     read: PreparedStatement,
     serial_revision: PreparedStatement,
     update: PreparedStatement,
+    /// Plain, at a write timestamp below every conditional write: for an id that was never used.
+    insert: PreparedStatement,
+    /// Plain, at the write timestamp of the caller.
+    touch: PreparedStatement,
     end: PreparedStatement,
     scan: PreparedStatement,
     insert_index: PreparedStatement,
@@ -51,14 +59,18 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
         let (sessions, index) = (Table::SessionsById, Table::SessionsByUser);
-        let read = format!("SELECT {COLUMNS} FROM {{}} WHERE session_id = ?");
-        let serial_revision = "SELECT rev, recent_op_tokens FROM {} WHERE session_id = ?";
-        let update = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, user_id = ?, geo_zone = ?, ip = ?, user_agent = ?, \
-             device_type = ?, data = ?, created_at = ?, last_activity = ?, expires_at = ?, op_id = ? \
-             WHERE session_id = ? IF rev = ?";
+        // The activity row of the newest incarnation comes first; the header comes with any row.
+        let read = format!("SELECT {COLUMNS} FROM {{}} WHERE session_id = ? LIMIT 1");
+        let serial_revision = "SELECT rev, recent_op_tokens FROM {} WHERE session_id = ? LIMIT 1";
+        let header = "rev = ?, recent_op_tokens = ?, user_id = ?, geo_zone = ?, ip = ?, user_agent = ?, device_type = ?, \
+             created_at = ?, op_id = ?, current_incarnation = ?, base_activity = ?, base_data = ? WHERE session_id = ?";
+        let update = format!("UPDATE {{}} USING TTL ? SET {header} IF rev = ?");
+        let insert = format!("UPDATE {{}} USING TIMESTAMP 1 AND TTL ? SET {header}");
+        let touch = "UPDATE {} USING TIMESTAMP ? AND TTL ? SET activity = ?, data = data + ? \
+             WHERE session_id = ? AND incarnation = ?";
         let end = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, user_id = null, geo_zone = null, ip = null, \
-             user_agent = null, device_type = null, data = null, created_at = null, last_activity = null, \
-             expires_at = null, op_id = null WHERE session_id = ? IF rev = ?";
+             user_agent = null, device_type = null, created_at = null, op_id = null, \
+             base_activity = null, base_data = null WHERE session_id = ? IF rev = ?";
         let insert_index = "INSERT INTO {} (user_id, created_at, session_id) VALUES (?, ?, ?) USING TTL ?";
         let delete_index = "DELETE FROM {} WHERE user_id = ? AND created_at = ? AND session_id = ?";
         let read_index = "SELECT created_at, session_id FROM {} WHERE user_id = ? AND created_at <= ?";
@@ -67,7 +79,9 @@ impl Statements {
         Ok(Self {
             read: cql.prepare(sessions, Access::Read, &read).await?,
             serial_revision: cql.prepare(sessions, Access::Serial, serial_revision).await?,
-            update: cql.prepare(sessions, Access::Cas, update).await?,
+            update: cql.prepare(sessions, Access::Cas, &update).await?,
+            insert: cql.prepare(sessions, Access::Write, &insert).await?,
+            touch: cql.prepare(sessions, Access::Write, touch).await?,
             end: cql.prepare(sessions, Access::Cas, end).await?,
             scan: scan::prepare(cql, sessions, COLUMNS).await?,
             insert_index: cql.prepare(index, Access::Write, insert_index).await?,
@@ -105,6 +119,10 @@ impl Sessions for CassandraStore {
         self.check_clock(command.now)?;
         let CreateSession { mut session, id_seed, now, identity } = command;
         let op_id = id_seed.unwrap_or_else(Uuid::new_v4);
+        if id_seed.is_some() && identity.is_none() {
+            session.session_id = SessionId::from_seed(op_id);
+            return self.insert_session(op_id, session, now).await.map(Done::first);
+        }
         self.idempotent(identity.as_ref(), op_id, now, |op_id, _| {
             if id_seed.is_some() {
                 // A second request with the same key creates the same session.
@@ -131,9 +149,15 @@ impl Sessions for CassandraStore {
             if !session.touch(&data, now, lifetime)? {
                 return Ok(session);
             }
+            let stamp = self.session_stamp(&stored);
+            if stored.takes_plain_write(&session, now) {
+                // One mutation of one row: a crash leaves it written or not, and no process has to finish it.
+                self.cql.write(&self.sessions.touch, stored.touch(&session, now, stamp)?).await?;
+                return Ok(session);
+            }
             self.index_session(Some(before), &session, now).await?;
             // Crash here: the index row lives longer than the session; readers skip it, its TTL removes it.
-            let update = stored.save(&self.sessions, &session, stored.op_id, now);
+            let update = stored.save(&self.sessions, &session, now, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(session);
             }
@@ -230,6 +254,23 @@ impl Sessions for CassandraStore {
 }
 
 impl CassandraStore {
+    /// Creates a session whose id this request has made: no other writer knows the id, so nothing is decided.
+    async fn insert_session(&self, op_id: Uuid, session: Session, now: Timestamp) -> Result<Session> {
+        self.index_session(None, &session, now).await?;
+        // Crash here: an index row without a session; readers skip it, its TTL removes it.
+        let unused = StoredSession::default();
+        let stamp = self.session_stamp(&unused);
+        let row = unused.successor(Some(op_id), stamp).insert(&session, now, stamp);
+        self.cql.write(&self.sessions.insert, row).await?;
+        // Crash here: a session whose id no client has; it expires.
+        Ok(session)
+    }
+
+    /// The stamp of a write that follows what was read.
+    fn session_stamp(&self, stored: &StoredSession) -> Stamp {
+        stamp_above(stored.newest_stamp(), self.clock.micros(), self.carts.lane)
+    }
+
     async fn create_under(&self, op_id: Uuid, session: Session, now: Timestamp) -> Result<Session> {
         let mut cas_loop = CasLoop::of(SUBJECT);
         let _lock = self.locks.partition(&lock_key(&session.session_id)).await;
@@ -245,7 +286,8 @@ impl CassandraStore {
             }
             self.index_session(None, &session, now).await?;
             // Crash here: an index row without a session; readers skip it, its TTL removes it.
-            let update = stored.save(&self.sessions, &session, Some(op_id), now);
+            let stamp = self.session_stamp(&stored);
+            let update = stored.successor(Some(op_id), stamp).save(&self.sessions, &session, now, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
                 // Crash here: the key has no outcome; a repeated request finds the session by its op_id and stores it.
                 return Ok(session);
@@ -333,7 +375,9 @@ impl CassandraStore {
         loop {
             let stored = self.read_session(&session.session_id).await?;
             self.index_session(None, session, session.last_activity).await?;
-            let update = stored.save(&self.sessions, session, None, session.last_activity);
+            let stamp = self.session_stamp(&stored);
+            let update =
+                stored.successor(None, stamp).save(&self.sessions, session, session.last_activity, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(());
             }
@@ -342,8 +386,12 @@ impl CassandraStore {
 
     pub(crate) async fn export_sessions(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, SessionRow> = Scan::new(&self.cql, &self.sessions.scan);
-        while let Some(row) = rows.next().await? {
-            if let Some(session) = row.into_stored()?.session {
+        let same_id = |a: &SessionRow, b: &SessionRow| a.session_id == b.session_id;
+        while let Some(group) = rows.group(same_id).await? {
+            // The activity row of the newest incarnation comes first.
+            let newest = group.rows.into_iter().next();
+            if let Some(session) = newest.map(SessionRow::into_stored).transpose()?.and_then(|it| it.session)
+            {
                 into.push(&Record::Session(session))?;
             }
         }

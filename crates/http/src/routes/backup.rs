@@ -4,7 +4,7 @@ use axum::extract::State;
 use http::StatusCode;
 
 use crate::app::App;
-use crate::extract::Json;
+use crate::extract::{Caller, Json};
 use crate::response::{self, ApiResult};
 use crate::store_error::OrProblem;
 use crate::wire::backup::{AuditView, BackupBody, BackupView};
@@ -16,11 +16,21 @@ const SIZE: usize = 384;
 ///
 /// A physical copy of the running shop on the machine of the service, incremental against what the directory has. Only the embedded
 /// engine takes backups, one at a time. The response says how it stands at once; read this path for its progress and its end.
+/// A backup changes nothing of the shop, so it starts unless `confirm` is false; starting one leaves an entry in the audit log.
 #[utoipa::path(post, path = "/v1/operations/backup", tag = "operations", operation_id = "start_backup",
     request_body = BackupBody, responses((status = 202, description = "Started", body = BackupView)))]
-pub(crate) async fn start(State(app): State<App>, Json(body): Json<BackupBody>) -> ApiResult {
-    let BackupBody { to, keep } = body;
-    app.shop.start_backup(to, usize::try_from(keep).unwrap_or(usize::MAX)).await.or_problem(&app)?;
+pub(crate) async fn start(State(app): State<App>, caller: Caller, Json(body): Json<BackupBody>) -> ApiResult {
+    let BackupBody { to, keep, confirm } = body;
+    if !confirm {
+        return status(State(app)).await;
+    }
+    let action = format!("start backup to {}, keep {keep}", to.display());
+    let started = app.shop.start_backup(to, usize::try_from(keep).unwrap_or(usize::MAX)).await;
+    if let Some(operations) = &app.operations {
+        // A crash here leaves a backup without an audit entry; its folder names the moment.
+        operations.record(caller.0, action, &started).await;
+    }
+    started.or_problem(&app)?;
     let status = app.shop.backup_status().await.or_problem(&app)?;
     response::json(StatusCode::ACCEPTED, SIZE, &BackupView::new(status))
 }

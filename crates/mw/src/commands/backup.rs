@@ -96,5 +96,6 @@ async fn remote(client: &ShopClient, to: &std::path::Path, keep: u32) -> Result<
 
 fn sentence(number: u64, taken_at: &str, tables: u64, new_tables: u64, new_bytes: u64) -> String {
     let mib = new_bytes / (1 << 20);
-    format!("backup {number} of {taken_at}: {tables} tables, {new_tables} of them new ({mib} MiB)")
+    let tables = terminal::count(tables, "table");
+    format!("backup {number} of {taken_at}: {tables}, {new_tables} of them new ({mib} MiB)")
 }

@@ -27,13 +27,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let verified = mw_store_embedded::verify(&args.backups, &|bytes| progress.at(bytes))?;
     drop(progress);
     terminal::print(&format!(
-        "backup {} of {} is whole: {} tables, {} MiB, {} rows, {} commits\n{}",
+        "backup {} of {} is whole: {}, {} MiB, {}, {}\n{}",
         verified.backup,
         verified.taken_at,
-        verified.tables,
+        terminal::count(verified.tables as u64, "table"),
         verified.bytes / (1 << 20),
-        verified.rows,
-        verified.commit_sequence,
+        terminal::count(verified.rows, "row"),
+        terminal::count(verified.commit_sequence, "commit"),
         stock::report(&verified.audit)
     ))?;
     Ok(stock::verdict(&verified.audit))

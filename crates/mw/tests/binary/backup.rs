@@ -68,6 +68,11 @@ fn a_running_shop_is_backed_up_verified_and_restored() {
     let line = metrics.lines().find(|line| line.starts_with("mw_embedded_last_backup_timestamp_seconds"));
     let at: f64 = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(at > 1.7e9, "{line:?}");
+    let audit = server.client().get("/v1/operations/audit").body;
+    let actions: Vec<&str> =
+        audit["items"].as_array().unwrap().iter().filter_map(|entry| entry["action"].as_str()).collect();
+    let expected = format!("start backup to {}, keep 3", backups.display());
+    assert_eq!(actions, [expected.as_str(), expected.as_str()], "{audit}");
     // A crash right after: the backup does not need the shop to end well.
     server.kill();
     let verified = succeed(&["verify", text(&backups)]);

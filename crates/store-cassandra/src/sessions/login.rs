@@ -78,7 +78,7 @@ impl CassandraStore {
             // flight.
             self.index_session(Some(before), &session, now).await?;
             // Crash here: as before, with an index row that readers skip and its TTL removes.
-            let update = stored.save(&self.sessions, &session, stored.op_id, now);
+            let update = stored.save(&self.sessions, &session, now, self.session_stamp(&stored));
             if update.apply(&self.cql, &mut cas_loop).await? {
                 return Ok(session);
             }
