@@ -87,11 +87,12 @@ fn scope() -> Scope {
 pub(crate) async fn read(State(app): State<App>, headers: HeaderMap, mut query: Query) -> ApiResult {
     let format = Format::accepted(&headers);
     let start = start(&headers, &mut query)?;
-    let topics = topics(&app, &mut query)?;
+    let named = named_topics(&app, &mut query)?;
     let limit = query.integer("limit", 1, LIMIT_MAX)?;
     let limit = limit.map_or(LIMIT_DEFAULT, |limit| usize::try_from(limit).unwrap_or(LIMIT_DEFAULT));
     let wait = Duration::from_secs(query.integer("wait", 0, WAIT_MAX_S)?.unwrap_or(0));
     query.finish()?;
+    let topics = topics(&app, named)?;
     let mut reading = Reading { start, topics, limit, stopping: app.stack.stopping(), app };
     if format == Format::Json {
         let page = reading.page(wait).await?;
@@ -120,12 +121,17 @@ fn bad_last_event_id() -> Problem {
     Problem::parameter("Last-Event-ID", "must be the id of an event of this feed")
 }
 
-/// The topics that the request names, all of them written; by default every written one.
-fn topics(app: &App, query: &mut Query) -> Result<Topics, Problem> {
+/// The topics that the request names, all of them written.
+fn named_topics(app: &App, query: &mut Query) -> Result<Option<Topics>, Problem> {
     let written = app.shop.feed().topics;
-    let named = query.optional("topics", |text| {
+    query.optional("topics", |text| {
         text.split(',').map(|name| written_topic(written, name)).collect::<Result<Topics, String>>()
-    })?;
+    })
+}
+
+/// The named topics; by default every written one.
+fn topics(app: &App, named: Option<Topics>) -> Result<Topics, Problem> {
+    let written = app.shop.feed().topics;
     match named {
         Some(topics) => Ok(topics),
         None if written.is_empty() => {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::engine::fresh_store;
+use crate::storage::operations;
 
 /// Long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,7 +39,8 @@ pub(crate) fn client_with(settings: &ServerSettings, tokens: &Tokens) -> Client 
 pub(crate) fn client_on(store: Arc<FaultyStore>, settings: &ServerSettings, tokens: &Tokens) -> Client {
     let clock = FakeClock::new();
     let shop = builders::shop(Arc::clone(&store) as _, &clock);
-    let api = Api::new(shop, settings, tokens, Registry::new()).unwrap();
+    let operations = Some(operations(&clock));
+    let api = Api::with_operations(shop, settings, tokens, Registry::new(), operations).unwrap();
     Client { router: api.router(), api, clock, store }
 }
 

@@ -28,5 +28,6 @@ mod reservations;
 mod sessions;
 mod sockets;
 mod stock;
+mod storage;
 mod tls;
 mod wire;

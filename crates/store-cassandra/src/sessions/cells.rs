@@ -24,11 +24,6 @@ impl Cells {
         Self(cells.unwrap_or_default())
     }
 
-    /// The cells of data that are all written at once.
-    pub(super) fn written(data: &BTreeMap<String, String>, stamp: Stamp) -> Self {
-        Self(data.iter().map(|(key, value)| (key.clone(), (stamp, Some(value.clone())))).collect())
-    }
-
     /// Of each key the cell with the higher stamp.
     pub(super) fn overlay(mut self, other: Self) -> Self {
         for (key, cell) in other.0 {
