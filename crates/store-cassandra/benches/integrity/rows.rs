@@ -48,13 +48,13 @@ impl RowSet {
             .collect();
         columns.sort_by_key(|(_, kind, position, _)| (kind != "partition_key", *position));
         let names: Vec<&str> = columns.iter().map(|(name, ..)| name.as_str()).collect();
-        let marks = vec!["?"; names.len()].join(", ");
+        let placeholders = vec!["?"; names.len()].join(", ");
         let conditions: Vec<String> = names.iter().map(|name| format!("{name} = ?")).collect();
         let full_name = full_name(options, table);
         let row = |number: usize| columns.iter().map(|(_, _, _, kind)| value(kind, name, number)).collect();
         Self {
             table,
-            insert: format!("INSERT INTO {full_name} ({}) VALUES ({marks})", names.join(", ")),
+            insert: format!("INSERT INTO {full_name} ({}) VALUES ({placeholders})", names.join(", ")),
             select: format!("SELECT {} FROM {full_name} WHERE {}", names[0], conditions.join(" AND ")),
             rows: (0..count).map(row).collect(),
         }
