@@ -85,7 +85,8 @@ impl CassandraStore {
         freshness: Freshness,
         now: Timestamp,
     ) -> Result<Option<ZoneStock>> {
-        let Some(mut header) = self.header(stock_key, freshness).await? else { return Ok(None) };
+        let header = self.header(stock_key, freshness).await?;
+        let Some(mut header) = header.filter(StockHeader::has_level) else { return Ok(None) };
         if let Some(earliest) = header.earliest_hold_end.filter(|earliest| now >= *earliest) {
             let expired = self.expired_units(stock_key, (earliest, now)).await?;
             let release = Delta { on_hand: 0, reserved: -expired };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mw_domain::stock::{Cause, Delta, Movement};
-use mw_domain::{ReservationId, ReservationStatus, Timestamp, ZoneStock};
+use mw_domain::{Level, ReservationId, ReservationStatus, Timestamp, ZoneStock};
 use mw_store::export::Record;
 use mw_store::{Freshness, Result, StoreError};
 use scylla::response::PagingState;
@@ -88,7 +88,10 @@ impl CassandraStore {
             if is_torn && let Some((product_id, geo_zone, ..)) = rows.first() {
                 rows = self.whole_stock(&read_stock_key(product_id, geo_zone)?).await?;
             }
-            into.push(&read_stock(rows)?)?;
+            let record = read_stock(rows)?;
+            if !is_without_level(&record) {
+                into.push(&record)?;
+            }
         }
         Ok(())
     }
@@ -197,6 +200,11 @@ impl CassandraStore {
         }
         Ok(rows)
     }
+}
+
+/// Whether a partition has void rows and fences alone.
+fn is_without_level(record: &Record) -> bool {
+    matches!(record, Record::Stock { stock, .. } if stock.updated_at == Timestamp::EPOCH && stock.level == Level::default())
 }
 
 /// The record of a partition.

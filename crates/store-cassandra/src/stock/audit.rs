@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_domain::stock::Delta;
-use mw_domain::{Level, OrderId, OrderStatus, ReservationId, ReservationStatus};
+use mw_domain::{Level, OrderId, OrderStatus, ReservationId, ReservationStatus, Timestamp};
 use mw_store::stock::{Audit, Drift};
 use mw_store::{Result, StoreError};
 use scylla::response::PagingState;
@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::driver::statements::{Access, Cql};
+use crate::driver::time::from_cql;
 use crate::schema::tables::Table;
 use crate::stock::decision::StockKey;
 use crate::stock::ledger::{END_OF_TIME, LedgerState};
@@ -34,6 +35,7 @@ type AuditRow = (
     Option<i64>,
     Option<i64>,
     Option<CqlTimestamp>,
+    Option<CqlTimestamp>,
     Option<Uuid>,
     Option<Operation>,
 );
@@ -46,8 +48,7 @@ pub(crate) struct Statements {
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let columns =
-            "SELECT product_id, geo_zone, on_hand, reserved, compacted, until, op_id, operation FROM {}";
+        let columns = "SELECT product_id, geo_zone, on_hand, reserved, compacted, updated_at, until, op_id, operation FROM {}";
         let one = format!("{columns} WHERE product_id = ? AND geo_zone = ?");
         let mut all = cql.prepare(Table::Stock, Access::Read, columns).await?;
         let mut one = cql.prepare(Table::Stock, Access::Read, &one).await?;
@@ -60,6 +61,8 @@ impl Statements {
 /// The sums of one partition while its rows are read.
 struct PartitionSum {
     stock_key: StockKey,
+    /// Void rows and fences alone make no level.
+    has_level: bool,
     recorded: Level,
     ledger: Delta,
     /// Units of holds whose order or reservation is open.
@@ -108,6 +111,9 @@ impl CassandraStore {
     async fn report_partition(&self, mut sum: PartitionSum, audit: &mut Audit) -> Result<()> {
         if !sum.is_explained() {
             sum = self.reread_partition(sum).await?;
+        }
+        if !sum.has_level && sum.is_explained() {
+            return Ok(());
         }
         audit.levels += 1;
         audit.movements += sum.movements;
@@ -169,13 +175,14 @@ impl CassandraStore {
 
 /// Adds a row to the sum of its partition.
 fn add(sum: &mut Option<PartitionSum>, row: AuditRow, owners: &HoldOwners) -> Result<()> {
-    let (product, zone, on_hand, reserved, compacted, until, op_id, operation) = row;
+    let (product, zone, on_hand, reserved, compacted, updated_at, until, op_id, operation) = row;
     let corrupt = || corrupt_partition(&product, &zone);
     if sum.is_none() {
         *sum = Some(PartitionSum {
             stock_key: read_stock_key(&product, &zone)?,
             recorded: read_level(on_hand, reserved).ok_or_else(corrupt)?,
             ledger: Delta { on_hand: compacted.unwrap_or_default(), reserved: 0 },
+            has_level: updated_at.is_some_and(|at| from_cql(at) != Timestamp::EPOCH),
             held: 0,
             movements: u64::from(compacted.unwrap_or_default() != 0),
         });

@@ -134,6 +134,13 @@ pub struct StockHeader {
     pub recent_op_tokens: Vec<Uuid>,
 }
 
+impl StockHeader {
+    /// Whether there is a stock level. A partition that only void rows and fences made has none.
+    pub fn has_level(&self) -> bool {
+        self.updated_at != Timestamp::EPOCH
+    }
+}
+
 /// A row of the ledger: one operation on the partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerRow {
