@@ -1,8 +1,6 @@
 //! The binary on a real MongoDB: its schema, its policy, serving, moving to another engine, and its shards.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use mw_testkit::mongodb::{Cluster, ClusterOptions, Layout, shared};
@@ -72,7 +70,8 @@ fn a_shop_runs_on_a_replica_set_and_moves_to_one_machine() {
     assert_eq!(client.get("/readyz").status, 200);
     stock_up(&mut client);
     populate(&mut client);
-    let metrics = metrics(server.address);
+    let metrics = client.get("/metrics").body;
+    let metrics = metrics.as_str().unwrap();
     assert!(metrics.contains("mw_mongodb_calls_total{call=\"stock_change\",shards=\"one\"}"), "{metrics}");
     assert_eq!(server.stop().code, Some(0));
 
@@ -84,14 +83,6 @@ fn a_shop_runs_on_a_replica_set_and_moves_to_one_machine() {
         "{currency:?}"
     );
     moves(&shop);
-}
-
-fn metrics(address: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: mw\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
 }
 
 fn moves(shop: &Shop) {
