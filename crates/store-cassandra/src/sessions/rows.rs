@@ -131,7 +131,18 @@ pub(super) struct SessionUpdate<'s> {
     rows: [(&'s PreparedStatement, Row); 1],
 }
 
-impl SessionUpdate<'_> {
+impl<'s> SessionUpdate<'s> {
+    fn new(
+        next: NextRevision,
+        session_id: &SessionId,
+        statements: &'s Statements,
+        statement: &'s PreparedStatement,
+        row: Row,
+    ) -> Self {
+        let (session_id, serial_revision) = (session_id.clone(), &statements.serial_revision);
+        Self { next, session_id, serial_revision, rows: [(statement, row)] }
+    }
+
     /// `true`: applied. `false`: another change came first; read the session again.
     pub(super) async fn apply(&self, cql: &Cql, cas_loop: &mut CasLoop) -> Result<bool> {
         let key = (self.session_id.as_str(),);
@@ -230,7 +241,7 @@ impl StoredSession {
             key,
             expected,
         );
-        self.update(next, &session.session_id, statements, &statements.update, Box::new(row))
+        SessionUpdate::new(next, &session.session_id, statements, &statements.update, Box::new(row))
     }
 
     /// A new session under the id. Of the session before, plain writes may still arrive: they go to the activity row of its
@@ -302,23 +313,7 @@ impl StoredSession {
         let ttl = ttl_seconds(Timestamp::EPOCH, Timestamp::EPOCH);
         let row =
             (ttl, next.rev, next.recent_op_tokens.clone(), session_id.as_str().to_owned(), next.expected);
-        self.update(next, session_id, statements, &statements.end, Box::new(row))
-    }
-
-    fn update<'s>(
-        &self,
-        next: NextRevision,
-        session_id: &SessionId,
-        statements: &'s Statements,
-        statement: &'s PreparedStatement,
-        row: Row,
-    ) -> SessionUpdate<'s> {
-        SessionUpdate {
-            next,
-            session_id: session_id.clone(),
-            serial_revision: &statements.serial_revision,
-            rows: [(statement, row)],
-        }
+        SessionUpdate::new(next, session_id, statements, &statements.end, Box::new(row))
     }
 }
 
