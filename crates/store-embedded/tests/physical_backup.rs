@@ -174,6 +174,65 @@ async fn a_backup_under_writes_has_all_that_was_acknowledged_before_it_and_no_ha
     assert_eq!((verified.backup, verified.audit.drifts), (6, Vec::new()));
 }
 
+/// The number of the journal that fjall began last.
+fn newest_journal(data: &Path) -> u64 {
+    let names = fs::read_dir(data.join("db")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter_map(|name| name.to_str()?.strip_suffix(".jnl")?.parse().ok()).max().unwrap()
+}
+
+/// A change of a description as long as it may be, with bytes that do not compress.
+async fn fill_journal(store: &EmbeddedStore, number: u64) {
+    let text: String = (0..20_000_u64)
+        .map(|place| {
+            let mixed = (number * 20_000 + place).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            char::from(b'!' + u8::try_from((mixed >> 40) % 90).unwrap())
+        })
+        .collect();
+    let id = format!("filler{}", number % 50);
+    store.put_product(product(&id).description(&text).made_at(at(0)).build()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_while_journals_rotate_lack_no_acknowledged_write() {
+    const ROTATIONS: u64 = 2;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backups) = (folder.path().join("data"), folder.path().join("backups"));
+    let store = Arc::new(open(&data));
+    stock(&store, 0).await;
+    let first_journal = newest_journal(&data);
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let writer = tokio::spawn({
+        let (store, data, acknowledged) = (Arc::clone(&store), data.clone(), Arc::clone(&acknowledged));
+        async move {
+            let mut number = 0;
+            while newest_journal(&data) < first_journal + ROTATIONS {
+                for _ in 0..20 {
+                    fill_journal(&store, number).await;
+                    reserve(&store, 0, number).await;
+                    number += 1;
+                    acknowledged.store(number, Ordering::SeqCst);
+                }
+            }
+        }
+    });
+    let (mut rounds, mut journals) = (0, BTreeSet::new());
+    while !writer.is_finished() {
+        let before = acknowledged.load(Ordering::SeqCst);
+        back_up(&store, &backups).await;
+        rounds += 1;
+        journals.insert(newest_journal(&data));
+        let restored_path = folder.path().join("restored");
+        let restored = restore_to(&backups, &restored_path);
+        let found = reserved(&restored).await[0];
+        assert!(found >= before, "backup {rounds}: {found} of {before} acknowledged reservations");
+        drop(restored);
+        fs::remove_dir_all(&restored_path).unwrap();
+    }
+    writer.await.unwrap();
+    assert!(rounds > 1 && journals.len() > 1, "{rounds} backups, journals {journals:?}");
+    assert_eq!(verify(&backups, &|_| ()).unwrap().audit.drifts, []);
+}
+
 #[tokio::test]
 async fn a_further_backup_adds_only_new_tables_and_old_ones_go() {
     let folder = tempfile::tempdir().unwrap();
