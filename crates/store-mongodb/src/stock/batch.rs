@@ -88,6 +88,8 @@ struct Changes {
     closed: Vec<ReservationId>,
     /// Reservations of which a hold was released because it had expired.
     expired: Vec<ReservationId>,
+    /// Whether records of another store are written.
+    is_import: bool,
     /// Reservations of another store.
     imported: Vec<Reservation>,
     closed_carts: Vec<UserId>,
