@@ -45,6 +45,7 @@ use policy::lag::Lags;
 use products::Uniformity;
 use sales::SalesCollections;
 use shards::CallCounts;
+use stock::compaction::WrittenRows;
 use stock::keeper::Keepers;
 
 /// The store of a shop on a replica set or a sharded cluster.
@@ -54,6 +55,7 @@ pub struct MongoStore {
     collections: Collections,
     sales: SalesCollections,
     keepers: Keepers,
+    written_rows: WrittenRows,
     /// By owner, where the changes of carts are in the feed.
     cart_locks: Locks<String>,
     /// For the tasks of keepers, which outlive the request that starts them.
@@ -91,6 +93,7 @@ impl MongoStore {
             collections: Collections::new(&database),
             sales: SalesCollections::new(&database),
             keepers: Keepers::default(),
+            written_rows: WrittenRows::default(),
             cart_locks: Locks::default(),
             me: Weak::clone(me),
             options,

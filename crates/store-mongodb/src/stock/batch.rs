@@ -126,6 +126,7 @@ impl MongoStore {
                 if let Some(result) = first {
                     *result = Some(Ok(Settled::Expired(expired)));
                 }
+                self.compact_what_is_due();
                 return Ok(decided);
             }
         }

@@ -116,6 +116,7 @@ impl Batch<'_> {
     async fn write_ledger(&self, session: &mut ClientSession) -> Result<(), Stop> {
         let (mut inserted, mut replaced, mut removed) = (Vec::new(), Vec::new(), Vec::new());
         for (key, state) in self.stock.iter().filter(|(_, state)| state.plan.is_changed) {
+            self.store.written_rows.add(key, state.plan.writes.len());
             if state.external != 0 {
                 inserted.push(external_document(key, state.external, self.now));
             }
