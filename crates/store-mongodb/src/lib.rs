@@ -41,6 +41,7 @@ use changes::{Feed, sequencer};
 use collections::Collections;
 use driver::reads::Reads;
 use locks::Locks;
+use orders::OtherShape;
 use policy::lag::Lags;
 use products::Uniformity;
 use sales::SalesCollections;
@@ -67,6 +68,7 @@ pub struct MongoStore {
     /// Stores the counts; ends with the store.
     storing_counts: AbortHandle,
     uniformity: Uniformity,
+    other_shape: OtherShape,
     /// Documents that could not be read, since the start of the process.
     unreadable: Arc<AtomicU64>,
 }
@@ -102,6 +104,7 @@ impl MongoStore {
             counts,
             storing_counts,
             uniformity: Uniformity::default(),
+            other_shape: OtherShape::default(),
             unreadable: Arc::default(),
         });
         sequencer::start(&store);
