@@ -125,7 +125,7 @@ async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
 
 async fn mongodb(config: &Config, apply_schema: bool) -> Result<Storage> {
     let opening = async {
-        let options = config.mongodb.clone();
+        let options = mw_store_mongodb::Options { feed: config.feed, ..config.mongodb.clone() };
         let database = options.database.clone();
         let client = mw_store_mongodb::connect::connect(&options).await?;
         let schema = Schema::new(&options);

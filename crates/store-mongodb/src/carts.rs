@@ -16,7 +16,10 @@ use async_trait::async_trait;
 use mongodb::bson::{Bson, Document, doc};
 use mw_domain::{Cart, CartChange, Owner, Timestamp};
 use mw_store::carts::{Abandon, Merge, Merged, RemoveLine, SetLine};
-use mw_store::{Carts, Done, Freshness, Page, PageRequest, Result};
+use mw_store::changes::Topic;
+use mw_store::{Carts, Done, Freshness, Page, PageRequest, Result, StoreError};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 
 use crate::MongoStore;
 use crate::documents::carts::{StoredCart, owner_key, projection};
@@ -69,6 +72,16 @@ impl MongoStore {
 }
 
 impl MongoStore {
+    /// Where the changes of carts are in the feed each is a transaction, and those of one cart go one after the other.
+    async fn line_lock(&self, owner: &Owner) -> Result<Option<OwnedMutexGuard<()>>> {
+        if !self.feed.writes(Topic::Carts) {
+            return Ok(None);
+        }
+        let locked = timeout(self.options.request_timeout, self.cart_locks.lock_one(owner_key(owner))).await;
+        let waited = "change a cart: waited for its other changes longer than the request timeout";
+        locked.map(Some).map_err(|_| StoreError::Unavailable(waited.to_owned()))
+    }
+
     /// Notes a write of carts, also one that failed: it may have been applied.
     fn wrote_carts<T>(&self, written: Result<T>) -> Result<T> {
         self.reads.wrote(Written::Carts);
@@ -99,11 +112,13 @@ impl Carts for MongoStore {
 
     async fn set_line(&self, command: SetLine) -> Result<Cart> {
         self.counts.count(Operation::CartChange);
+        let _one = self.line_lock(&command.owner).await?;
         self.wrote_carts(lines::set_line(self, &command).await)
     }
 
     async fn remove_line(&self, command: RemoveLine) -> Result<Option<Cart>> {
         self.counts.count(Operation::CartChange);
+        let _one = self.line_lock(&command.owner).await?;
         self.wrote_carts(lines::remove_line(self, &command).await)
     }
 

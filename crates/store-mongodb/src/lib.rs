@@ -6,12 +6,13 @@
 
 mod audit_log;
 mod carts;
-mod changes;
+pub mod changes;
 pub mod collections;
 mod documents;
 mod driver;
 mod export;
 mod idempotency;
+mod locks;
 mod maintenance;
 mod metrics;
 mod orders;
@@ -36,12 +37,16 @@ use tokio::task::AbortHandle;
 pub use documents::Shape;
 pub use driver::connect::{self, Options, StartError};
 
+use changes::{Feed, sequencer};
 use collections::Collections;
 use driver::reads::Reads;
+use locks::Locks;
+use orders::OtherShape;
 use policy::lag::Lags;
 use products::Uniformity;
 use sales::SalesCollections;
 use shards::CallCounts;
+use stock::compaction::WrittenRows;
 use stock::keeper::Keepers;
 
 /// The store of a shop on a replica set or a sharded cluster.
@@ -51,14 +56,19 @@ pub struct MongoStore {
     collections: Collections,
     sales: SalesCollections,
     keepers: Keepers,
+    written_rows: WrittenRows,
+    /// By owner, where the changes of carts are in the feed.
+    cart_locks: Locks<String>,
     /// For the tasks of keepers, which outlive the request that starts them.
     me: Weak<Self>,
     options: Options,
     reads: Reads,
+    feed: Arc<Feed>,
     counts: Arc<CallCounts>,
     /// Stores the counts; ends with the store.
     storing_counts: AbortHandle,
     uniformity: Uniformity,
+    other_shape: OtherShape,
     /// Documents that could not be read, since the start of the process.
     unreadable: Arc<AtomicU64>,
 }
@@ -79,24 +89,32 @@ impl MongoStore {
         let counts = Arc::new(CallCounts::new(&options.shard_keys));
         let storing = shards::flush_forever(Arc::clone(&counts), database.clone());
         let storing_counts = tokio::spawn(storing).abort_handle();
-        Ok(Arc::new_cyclic(|me| Self {
+        let feed = Arc::new(Feed::new(&database, options.feed));
+        let store = Arc::new_cyclic(|me| Self {
             client,
             collections: Collections::new(&database),
             sales: SalesCollections::new(&database),
             keepers: Keepers::default(),
+            written_rows: WrittenRows::default(),
+            cart_locks: Locks::default(),
             me: Weak::clone(me),
             options,
             reads,
+            feed,
             counts,
             storing_counts,
             uniformity: Uniformity::default(),
+            other_shape: OtherShape::default(),
             unreadable: Arc::default(),
-        }))
+        });
+        sequencer::start(&store);
+        Ok(store)
     }
 
     /// Ends the connections after the statements that are under way.
     pub async fn close(&self) {
         self.storing_counts.abort();
+        self.feed.stop();
         self.reads.close().await;
         self.client.clone().shutdown().await;
     }
@@ -119,5 +137,6 @@ impl MongoStore {
 impl Drop for MongoStore {
     fn drop(&mut self) {
         self.storing_counts.abort();
+        self.feed.stop();
     }
 }

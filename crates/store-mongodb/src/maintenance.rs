@@ -26,8 +26,9 @@ impl Maintenance for MongoStore {
         let over = doc! { "$lte": to_bson_time(now) };
         // The holds of an expired reservation are released first: until then it explains them.
         let closed = doc! { "purge_at": over.clone(), "status": { "$ne": ReservationStatus::Held.as_str() } };
-        let purges: [(&Collection<Document>, Document); 6] = [
+        let purges: [(&Collection<Document>, Document); 7] = [
             (&self.collections.carts, doc! { "purge_at": over.clone() }),
+            (self.feed.numbered(), doc! { "purge_at": over.clone() }),
             (&self.collections.cart_owners, doc! { "purge_at": over.clone() }),
             (&self.collections.cart_history, doc! { "purge_at": over.clone() }),
             (&self.collections.sessions, doc! { "expires_at": over.clone() }),

@@ -5,6 +5,8 @@ pub(crate) mod documents;
 mod lists;
 mod unpaid;
 
+pub(crate) use lists::OtherShape;
+
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;

@@ -66,8 +66,8 @@ impl Products for MongoStore {
         Ok(document.and_then(|document| self.readable(products::read(&document))).map(Arc::new))
     }
 
-    async fn delete_product(&self, product_id: &ProductId, _now: Timestamp) -> Result<()> {
-        self.wrote_products(changes::delete(self, product_id).await)
+    async fn delete_product(&self, product_id: &ProductId, now: Timestamp) -> Result<()> {
+        self.wrote_products(changes::delete(self, product_id, now).await)
     }
 
     async fn import_product(&self, command: ImportProduct) -> Result<Done<Imported>> {

@@ -4,7 +4,9 @@
 use async_trait::async_trait;
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use mw_codec::changes::ChangeRef;
 use mw_domain::{Session, SessionId, Timestamp, UserId};
+use mw_store::changes::Topic;
 use mw_store::idempotency::StoredValue as _;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
 use mw_store::{Done, Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
@@ -20,6 +22,8 @@ use crate::driver::transaction::Stop;
 
 /// Lost CAS rounds on one session.
 const ROUNDS_MAX: usize = 32;
+/// Sessions that one transaction deletes.
+const ENDED_AT_ONCE: i64 = 1_000;
 /// The wait before an idempotent statement is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -77,6 +81,7 @@ impl MongoStore {
             return Err(Refusal::SessionBound.into());
         }
         sessions.replace_one(filter, write(&command.session)).upsert(true).session(&mut *session).await?;
+        self.record(session, [ChangeRef::Session(&command.session)]).await?;
         self.store_outcome(session, identity, || command.session.to_outcome()).await?;
         Ok(Done::first(command.session.clone()))
     }
@@ -96,6 +101,7 @@ impl MongoStore {
         bound.user_id = Some(command.user_id.clone());
         bound.active(command.now, command.session_lifetime);
         sessions.replace_one(filter, write(&bound)).session(&mut *session).await?;
+        self.record(session, [ChangeRef::Session(&bound)]).await?;
         let parties = Parties {
             user_id: &command.user_id,
             session_id: &command.session_id,
@@ -115,7 +121,7 @@ impl MongoStore {
 #[async_trait]
 impl Sessions for MongoStore {
     async fn create_session(&self, command: CreateSession) -> Result<Done<Session>> {
-        if command.identity.is_none() {
+        if command.identity.is_none() && !self.feed.writes(Topic::Sessions) {
             self.create_unkeyed(&command.session, command.now).await?;
             return Ok(Done::first(command.session));
         }
@@ -142,8 +148,7 @@ impl Sessions for MongoStore {
             }
             let rev = before.get("rev").cloned().unwrap_or_default();
             let filter = doc! { "_id": command.session_id.as_str(), "rev": rev };
-            let replace = self.collections.sessions.replace_one(filter, write(&session));
-            if self.write(replace).await?.matched_count > 0 {
+            if self.replace_session(filter, &session).await? {
                 return Ok(session);
             }
         }
@@ -164,8 +169,12 @@ impl Sessions for MongoStore {
 
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
         let live = doc! { "_id": session_id.as_str(), "expires_at": { "$gt": to_bson_time(now) } };
-        let deleted = self.write(self.collections.sessions.delete_one(live)).await?;
-        if deleted.deleted_count == 0 { Err(Refusal::SessionNotFound.into()) } else { Ok(()) }
+        let is_deleted = if self.feed.writes(Topic::Sessions) {
+            self.end_sessions(&live, now).await? > 0
+        } else {
+            self.write(self.collections.sessions.delete_one(live)).await?.deleted_count > 0
+        };
+        if is_deleted { Ok(()) } else { Err(Refusal::SessionNotFound.into()) }
     }
 
     async fn user_sessions(
@@ -199,17 +208,81 @@ impl Sessions for MongoStore {
         Ok(Page { items: sessions, next })
     }
 
-    async fn revoke_sessions(&self, user_id: &UserId, _now: Timestamp) -> Result<()> {
+    async fn revoke_sessions(&self, user_id: &UserId, now: Timestamp) -> Result<()> {
         let deadline = Instant::now() + self.options.request_timeout;
+        let filter = doc! { "user_id": to_bson_id(user_id.as_str()) };
+        if self.feed.writes(Topic::Sessions) {
+            while self.end_sessions(&filter, now).await? > 0 {}
+            return Ok(());
+        }
         loop {
-            let filter = doc! { "user_id": to_bson_id(user_id.as_str()) };
             // Neither the driver nor the servers repeat a delete of many documents; repeating it is harmless.
-            match self.write(self.collections.sessions.delete_many(filter)).await {
+            match self.write(self.collections.sessions.delete_many(filter.clone())).await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() + RETRY_AFTER >= deadline => return Err(error),
                 Err(_) => sleep(RETRY_AFTER).await,
             }
         }
+    }
+}
+
+impl MongoStore {
+    /// Replaces a session; `false` if another request was faster.
+    async fn replace_session(&self, filter: Document, after: &Session) -> Result<bool> {
+        if !self.feed.writes(Topic::Sessions) {
+            let replace = self.collections.sessions.replace_one(filter, write(after));
+            return Ok(self.write(replace).await?.matched_count > 0);
+        }
+        let mut attempts = self.transaction();
+        loop {
+            let mut session = attempts.begin().await?;
+            let replaced = attempts.run(async {
+                let replace = self.collections.sessions.replace_one(filter.clone(), write(after));
+                let is_replaced = replace.session(&mut session).await?.matched_count > 0;
+                if is_replaced {
+                    self.record(&mut session, [ChangeRef::Session(after)]).await?;
+                }
+                Ok::<_, Stop>(is_replaced)
+            });
+            let replaced = replaced.await;
+            if let Some(is_replaced) = attempts.end(session, replaced).await? {
+                return Ok(is_replaced);
+            }
+        }
+    }
+
+    /// Deletes up to [`ENDED_AT_ONCE`] sessions and notes the end of those that are live; returns how many it deleted.
+    async fn end_sessions(&self, filter: &Document, now: Timestamp) -> Result<usize> {
+        let mut attempts = self.transaction();
+        loop {
+            let mut session = attempts.begin().await?;
+            let ended = attempts.run(self.end_sessions_in(&mut session, filter, now)).await;
+            if let Some(ended) = attempts.end(session, ended).await? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    async fn end_sessions_in(
+        &self,
+        session: &mut ClientSession,
+        filter: &Document,
+        now: Timestamp,
+    ) -> Result<usize, Stop> {
+        let sessions = &self.collections.sessions;
+        let mut cursor = sessions.find(filter.clone()).limit(ENDED_AT_ONCE).session(&mut *session).await?;
+        let (mut ids, mut live) = (Vec::new(), Vec::new());
+        while let Some(document) = cursor.next(session).await {
+            let document = document?;
+            ids.extend(document.get("_id").cloned());
+            live.extend(self.live(Some(document), now).map(|(session, _)| session.session_id));
+        }
+        let count = ids.len();
+        if count > 0 {
+            sessions.delete_many(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
+        }
+        self.record(session, live.iter().map(|id| ChangeRef::SessionEnded(id, now))).await?;
+        Ok(count)
     }
 }
 

@@ -6,6 +6,7 @@
 mod audit;
 mod batch;
 pub(crate) mod command;
+pub(crate) mod compaction;
 pub(crate) mod entries;
 mod expiry;
 pub(crate) mod keeper;

@@ -11,6 +11,6 @@ async fn sharded() -> &'static Cluster {
 }
 
 mw_store::contract_tests!({
-    let lease = Lease::on(&sharded().await.uri(), |_| {}).await;
+    let lease = Lease::reused(&sharded().await.uri(), |_| {}).await;
     (lease.open().await as SharedStore, lease)
 });

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use mongodb::Database;
@@ -11,7 +12,7 @@ use mw_domain::{
     Demand, GeoZone, Money, Order, OrderId, OrderStatus, Period, ProductId, ReservationId, Timestamp, UserId,
 };
 use mw_store::orders::{Basket, PlaceOrder, SetStatus};
-use mw_store::stock::{Reserve, SetOnHand};
+use mw_store::stock::{Adjust, Reserve, SetOnHand};
 use mw_store::{Freshness, Orders, PageRequest, Refusal, Result, Stock};
 use mw_store_mongodb::shard_keys::ShardKeys;
 use mw_store_mongodb::{MongoStore, Shape};
@@ -19,6 +20,7 @@ use mw_testkit::mongodb::{Lease, fresh, shared};
 use uuid::Uuid;
 
 const WINDOW: i64 = 1_800;
+const COMPACTED_WITHIN: Duration = Duration::from_secs(30);
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_790_000_000_000).plus_seconds(seconds)
@@ -312,5 +314,57 @@ async fn more_expired_holds_than_one_transaction_releases_do_not_block_a_sale() 
     assert_eq!((stock.level.on_hand, stock.level.reserved), (1_200, 0), "available where it is read");
     assert_eq!(order(&store, &[("p", 1_200)], now).await.unwrap().units(), 1_200);
     assert_eq!(store.expire_reservations(now, 10_000).await, Ok(0), "the sale released them");
+    audit_closes(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_does_not_grow_with_its_history() {
+    const MOVEMENTS: i64 = 1_100;
+    let (store, lease) = fresh().await;
+    let database = lease.database().await;
+    products(&database, vec![foreign_product("p", 10)]).await;
+    let ledger = database.collection::<Document>("stock_ledger");
+    let move_often = async || {
+        let moves = (0..MOVEMENTS).map(|_| {
+            store.adjust(Adjust {
+                product_id: product("p"),
+                geo_zone: north(),
+                delta: 1,
+                reason: "delivery".to_owned(),
+                op: Uuid::now_v7(),
+                now: at(1),
+                identity: None,
+            })
+        });
+        for moved in join_all(moves).await {
+            moved.unwrap();
+        }
+        let started = Instant::now();
+        while ledger.count_documents(doc! {}).await.unwrap() > 200 {
+            assert!(started.elapsed() < COMPACTED_WITHIN, "the ledger has too many rows");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let open = order(&store, &[("p", 3)], at(0)).await.unwrap();
+    let sold = order(&store, &[("p", 2)], at(0)).await.unwrap();
+    step(&store, sold.order_id, OrderStatus::Paid, at(1)).await.unwrap();
+    move_often().await;
+    let on_hand = 8 + MOVEMENTS.unsigned_abs();
+    assert_eq!(level(&store, "p").await, (on_hand, 3));
+    let audit = store.audit(&|_| {}).await.unwrap();
+    assert_eq!(audit.drifts, []);
+    assert!(audit.movements >= MOVEMENTS.unsigned_abs(), "compacted movements count: {}", audit.movements);
+
+    // The row of the sold order is compacted, that of the open one is not.
+    for order in [&sold, &open] {
+        step(&store, order.order_id, OrderStatus::Cancelled, at(2)).await.unwrap();
+    }
+    assert_eq!(level(&store, "p").await, (on_hand + 2, 0));
+    move_often().await;
+    // The ledger still explains an entry that another program writes as a whole.
+    let whole = doc! { "$set": { "stocks.$": { "geozone": "north", "quantity": 5 } } };
+    change(&database, "p", whole).await;
+    order(&store, &[("p", 1)], at(3)).await.unwrap();
+    assert_eq!(level(&store, "p").await, (5, 1));
     audit_closes(&store).await;
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use mw_codec::changes::ChangeRef;
 use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, CartChange, CartId, MergeMode, Owner, ProductId, SessionId, Timestamp, UserId};
 use mw_store::carts::{Abandon, Merge, Merged, check_version};
@@ -51,6 +52,7 @@ async fn abandon_in(
     let mut cart = stored.cart.clone();
     cart.abandon(command.now, &command.lifetime);
     store.save_cart_in(session, Some(&stored), &cart, &BTreeMap::new(), &[]).await?;
+    store.record(session, [ChangeRef::CartClosed(&cart)]).await?;
     store.store_outcome(session, identity, || cart.to_outcome()).await?;
     Ok(Done::first(cart))
 }
@@ -128,6 +130,8 @@ impl MongoStore {
             self.save_cart_in(session, user.as_ref(), &cart, &guest.categories, &history).await?;
         }
         self.save_cart_in(session, Some(&guest), &closed, &BTreeMap::new(), &[]).await?;
+        let filled = (!changes.is_empty()).then_some(ChangeRef::Cart(&cart));
+        self.record(session, filled.into_iter().chain([ChangeRef::CartClosed(&closed)])).await?;
         Ok(Merged { cart: Some(cart), changes })
     }
 

@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use mongodb::action::FindOneAndUpdate;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::options::ReturnDocument;
+use mw_codec::changes::ChangeRef;
 use mw_domain::carts::CartLifetime;
 use mw_domain::limits::LINES_MAX;
 use mw_domain::{Cart, Owner, ProductId, Timestamp};
 use mw_store::carts::{RemoveLine, SetLine, check_version};
+use mw_store::changes::Topic;
 use mw_store::{Refusal, Result, StoreError};
 
 use super::active_of;
@@ -64,6 +67,7 @@ async fn set_in(
         .map_err(StoreError::from)?;
     let changes = [cart.line_history(&command.product_id)];
     store.save_cart_in(session, active.as_ref(), &cart, &categories, &changes).await?;
+    store.record(session, [ChangeRef::Cart(&cart)]).await?;
     Ok(cart)
 }
 
@@ -98,6 +102,7 @@ async fn remove_in(
     if cart.remove_line(&command.product_id, command.now, &command.lifetime) {
         let changes = [cart.line_history(&command.product_id)];
         store.save_cart_in(session, Some(&stored), &cart, &BTreeMap::new(), &changes).await?;
+        store.record(session, [ChangeRef::Cart(&cart)]).await?;
     }
     Ok(Some(cart))
 }
@@ -114,18 +119,59 @@ async fn update_active(
     if let Some(version) = expected_version {
         filter.insert("version", version.cast_signed());
     }
-    let update = store
-        .collections
-        .carts
-        .find_one_and_update(filter, pipeline)
-        .projection(projection())
-        .return_document(ReturnDocument::After);
-    let Some(document) = store.write(update).await? else { return Ok(None) };
-    // The change is applied: whatever fails from here on leaves the caller to read it.
-    let stored = StoredCart::read(&document, &store.options.cart_lifetime)
-        .map_err(|unreadable| StoreError::Corrupt(format!("read cart {owner:?}: {unreadable}")))?;
-    if stored.history_size >= HISTORY_INLINE_MAX {
-        move_history(store, &stored).await;
+    let stored = if store.feed.writes(Topic::Carts) {
+        let mut attempts = store.transaction();
+        loop {
+            let mut session = attempts.begin().await?;
+            let update = update_recorded_in(store, &mut session, filter.clone(), pipeline.clone());
+            let result = attempts.run(update).await;
+            if let Some(stored) = attempts.end(session, result).await? {
+                break stored;
+            }
+        }
+    } else {
+        let update = update_of(store, filter, pipeline);
+        match store.write(update).await? {
+            // The change is applied: whatever fails from here on leaves the caller to read it.
+            Some(document) => Some(read_updated(store, &document)?),
+            None => None,
+        }
+    };
+    if let Some(stored) = stored.as_ref().filter(|stored| stored.history_size >= HISTORY_INLINE_MAX) {
+        move_history(store, stored).await;
+    }
+    Ok(stored)
+}
+
+fn update_of(
+    store: &MongoStore,
+    filter: Document,
+    pipeline: Vec<Document>,
+) -> FindOneAndUpdate<'_, Document> {
+    let update = store.collections.carts.find_one_and_update(filter, pipeline);
+    update.projection(projection()).return_document(ReturnDocument::After)
+}
+
+fn read_updated(store: &MongoStore, document: &Document) -> Result<StoredCart> {
+    StoredCart::read(document, &store.options.cart_lifetime).map_err(|unreadable| {
+        StoreError::Corrupt(format!("read cart {:?}: {unreadable}", document.get("_id")))
+    })
+}
+
+/// Updates a cart and notes the change, if it is one.
+async fn update_recorded_in(
+    store: &MongoStore,
+    session: &mut ClientSession,
+    filter: Document,
+    pipeline: Vec<Document>,
+) -> Result<Option<StoredCart>, Stop> {
+    let find = store.collections.carts.find_one(filter.clone()).projection(doc! { "version": 1 });
+    let Some(before) = find.session(&mut *session).await? else { return Ok(None) };
+    let update = update_of(store, filter, pipeline).session(&mut *session).await?;
+    let Some(document) = update else { return Ok(None) };
+    let stored = read_updated(store, &document)?;
+    if before.get("version") != document.get("version") {
+        store.record(session, [ChangeRef::Cart(&stored.cart)]).await?;
     }
     Ok(Some(stored))
 }

@@ -8,6 +8,7 @@ use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::{ClientOptions, ReadConcern, WriteConcern};
 use mw_domain::carts::CartLifetime;
+use mw_store::changes::FeedSettings;
 
 pub use super::start_error::StartError;
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub cart_lifetime: CartLifetime,
     /// Where each call reads.
     pub policy: Policy,
+    /// Which changes the feed has, and for how long.
+    pub feed: FeedSettings,
 }
 
 /// Without the URI, which may hold a password.
@@ -71,6 +74,7 @@ impl Options {
             request_timeout: REQUEST_TIMEOUT,
             cart_lifetime: CartLifetime { user_ms: 30 * DAY_MS, guest_ms: DAY_MS },
             policy: Policy::default(),
+            feed: FeedSettings::default(),
         }
     }
 }

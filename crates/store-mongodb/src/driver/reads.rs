@@ -38,6 +38,10 @@ impl Reads {
         Self { policy, is_sharded, lags, asking, started, last_writes }
     }
 
+    pub(crate) const fn is_sharded(&self) -> bool {
+        self.is_sharded
+    }
+
     /// The servers that may answer a read of a product.
     pub(crate) fn criteria(&self, freshness: Freshness) -> SelectionCriteria {
         self.criteria_for(Call::Product, freshness)

@@ -4,12 +4,14 @@
 //! shape, merged by time and id. A page's position is the time and the id of the last document that was looked at.
 
 use std::cmp::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mw_domain::{GeoZone, Order, OrderStatus, Period, Timestamp, UserId};
 use mw_store::orders::{Sales, SalesReport};
-use mw_store::{Page, PageRequest, Position, Refusal, Result, StoreError};
+use mw_store::{Freshness, Page, PageRequest, Position, Refusal, Result, StoreError};
 
 use crate::MongoStore;
 use crate::documents::Shape;
@@ -38,6 +40,15 @@ impl Of<'_> {
 
 const SHAPES: [Shape; 2] = [Shape::Customer, Shape::User];
 
+/// How long it is taken for granted that no order has the other shape.
+const NONE_FOR: Duration = Duration::from_secs(5);
+/// How long it is taken for granted that some have.
+const SOME_FOR: Duration = Duration::from_mins(1);
+
+/// Whether orders of the shape that the service does not write exist, as of an instant.
+#[derive(Debug, Default)]
+pub(crate) struct OtherShape(Mutex<Option<(Instant, bool)>>);
+
 impl MongoStore {
     pub(super) async fn list_orders(
         &self,
@@ -52,7 +63,7 @@ impl MongoStore {
         // One document more tells whether there is a next page.
         let limit = i64::try_from(page.limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut found: Vec<(Timestamp, Document)> = Vec::new();
-        for shape in SHAPES {
+        for shape in self.shapes_of(of).await? {
             let created = shape.created_field();
             let filter = filter(shape, of, period, after.clone());
             let query = self
@@ -78,6 +89,37 @@ impl MongoStore {
             found.iter().filter_map(|(_, document)| self.readable_order(document)).collect();
         self.name_lines_now(&mut orders).await?;
         Ok(Page { items: orders.into_iter().map(|stored| stored.order).collect(), next })
+    }
+
+    /// The shapes whose orders a list asks for. Between shards a user's orders of the configured shape are on one shard, while those of the
+    /// other shape, which lack the shard key, may be on any: where there are none, no other shard is asked. An order that another program
+    /// writes in the other shape, the first one of all, is in its user's list [`NONE_FOR`] later at the latest.
+    async fn shapes_of(&self, of: &Of<'_>) -> Result<Vec<Shape>> {
+        let own = self.options.shape;
+        if !matches!(of, Of::User(_)) || !self.reads.is_sharded() || self.has_other_shape().await? {
+            return Ok(SHAPES.to_vec());
+        }
+        Ok(vec![own])
+    }
+
+    async fn has_other_shape(&self) -> Result<bool> {
+        let known = *self.other_shape.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some((at, has)) if at.elapsed() < if has { SOME_FOR } else { NONE_FOR } => return Ok(has),
+            _ => {}
+        }
+        let asked_at = Instant::now();
+        let other = match self.options.shape {
+            Shape::Customer => Shape::User,
+            Shape::User => Shape::Customer,
+        };
+        // By the partial index of that shape's lists, which is empty where it has no orders.
+        let query = self.sales.orders.find_one(doc! { other.created_field(): { "$exists": true } });
+        let query =
+            query.projection(doc! { "_id": 1 }).selection_criteria(self.reads.criteria(Freshness::Latest));
+        let has = self.read(query).await?.is_some();
+        *self.other_shape.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked_at, has));
+        Ok(has)
     }
 
     /// Walks through the period's sales, of which only the fields of the report are read.

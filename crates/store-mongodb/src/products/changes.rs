@@ -3,8 +3,10 @@
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
+use mw_codec::changes::ChangeRef;
 use mw_domain::products::ProductPatch;
 use mw_domain::{Product, ProductId, Timestamp};
+use mw_store::changes::Topic;
 use mw_store::idempotency::StoredValue as _;
 use mw_store::products::{ImportProduct, Imported, Put};
 use mw_store::stock::SetOnHand;
@@ -31,7 +33,7 @@ fn same(product_id: &ProductId, before: &Document) -> Document {
 
 pub(super) async fn put(store: &MongoStore, product: Product) -> Result<Put> {
     // A change of the shard key needs its old value in the filter, which only a read can tell.
-    if store.options.shard_keys.products.begins_with("_id") {
+    if store.options.shard_keys.products.begins_with("_id") && !store.feed.writes(Topic::Products) {
         let replace = store
             .collections
             .products
@@ -46,11 +48,21 @@ pub(super) async fn put(store: &MongoStore, product: Product) -> Result<Put> {
     let mut attempts = store.transaction();
     loop {
         let mut session = attempts.begin().await?;
-        let result = attempts.run(store.put_in(&mut session, &product)).await;
+        let result = attempts.run(put_recorded_in(store, &mut session, &product)).await;
         if let Some(put) = attempts.end(session, result).await? {
             return Ok(put);
         }
     }
+}
+
+async fn put_recorded_in(
+    store: &MongoStore,
+    session: &mut ClientSession,
+    product: &Product,
+) -> Result<Put, Stop> {
+    let put = store.put_in(session, product).await?;
+    store.record(session, [ChangeRef::ProductPut(&put.product)]).await?;
+    Ok(put)
 }
 
 impl MongoStore {
@@ -110,7 +122,8 @@ async fn patch_in(
     product.check().map_err(StoreError::from)?;
     let update = products::update(&product, store.options.shape);
     let collection = &store.collections.products;
-    collection.update_one(same(product_id, &before), update).session(session).await?;
+    collection.update_one(same(product_id, &before), update).session(&mut *session).await?;
+    store.record(session, [ChangeRef::ProductPut(&product)]).await?;
     Ok(product)
 }
 
@@ -127,11 +140,11 @@ async fn readable_in(
     }))
 }
 
-pub(super) async fn delete(store: &MongoStore, product_id: &ProductId) -> Result<()> {
+pub(super) async fn delete(store: &MongoStore, product_id: &ProductId, now: Timestamp) -> Result<()> {
     let mut attempts = store.transaction();
     loop {
         let mut session = attempts.begin().await?;
-        let result = attempts.run(delete_in(store, &mut session, product_id)).await;
+        let result = attempts.run(delete_in(store, &mut session, product_id, now)).await;
         if attempts.end(session, result).await?.is_some() {
             return Ok(());
         }
@@ -142,11 +155,13 @@ async fn delete_in(
     store: &MongoStore,
     session: &mut ClientSession,
     product_id: &ProductId,
+    now: Timestamp,
 ) -> Result<(), Stop> {
     let known = readable_in(store, session, product_id).await?;
     let (document, _) = known.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
     store.collections.products.delete_one(same(product_id, &document)).session(&mut *session).await?;
-    store.unlist_stock(session, product_id, &document).await
+    store.unlist_stock(session, product_id, &document).await?;
+    store.record(session, [ChangeRef::ProductDeleted(product_id, now)]).await
 }
 
 pub(super) async fn import(store: &MongoStore, command: &ImportProduct) -> Result<Done<Imported>> {
@@ -186,7 +201,7 @@ async fn import_in(
     if let Some(first) = store.replay(session, identity, command.now).await? {
         return Ok(Some(first));
     }
-    let put = store.put_in(session, &command.product).await?;
+    let put = put_recorded_in(store, session, &command.product).await?;
     let product_id = command.product.product_id.clone();
     let stock = command.stock.iter().map(|(geo_zone, on_hand)| SetOnHand {
         product_id: product_id.clone(),

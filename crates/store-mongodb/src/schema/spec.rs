@@ -4,13 +4,14 @@ use mongodb::bson::{Document, doc};
 
 use super::validators;
 use crate::Options;
+use crate::changes::{self, CHANGES};
 use crate::collections::{CART_HISTORY, CARTS, IndexSpec, ORDERS, PRODUCT_IDS, PRODUCTS, SETTINGS, indexes};
 use crate::sales;
 use crate::shard_keys::ShardKey;
 use crate::shards::{self, AUDIT_LOG, CALL_COUNTS};
 
-/// Collections of a few documents, which stay on one shard.
-const UNSHARDED: &[&str] = &[SETTINGS, sales::IMPORTS, AUDIT_LOG, CALL_COUNTS];
+/// Collections of a few documents, and the feed, which is one sequence: they stay on one shard.
+const UNSHARDED: &[&str] = &[SETTINGS, sales::IMPORTS, AUDIT_LOG, CALL_COUNTS, CHANGES];
 
 /// Sharded collections that need no index besides that of `_id`.
 const WITHOUT_INDEXES: &[&str] = &[PRODUCT_IDS, sales::UNLISTED_STOCK];
@@ -54,7 +55,7 @@ pub(super) fn collections(options: &Options) -> Vec<CollectionSpec> {
 }
 
 fn all_indexes() -> Vec<IndexSpec> {
-    [indexes(), sales::indexes(), shards::indexes()].concat()
+    [indexes(), sales::indexes(), changes::indexes(), shards::indexes()].concat()
 }
 
 fn shard_key(name: &str, options: &Options) -> Option<ShardKey> {

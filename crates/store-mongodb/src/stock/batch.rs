@@ -88,6 +88,8 @@ struct Changes {
     closed: Vec<ReservationId>,
     /// Reservations of which a hold was released because it had expired.
     expired: Vec<ReservationId>,
+    /// Whether records of another store are written.
+    is_import: bool,
     /// Reservations of another store.
     imported: Vec<Reservation>,
     closed_carts: Vec<UserId>,
@@ -124,6 +126,7 @@ impl MongoStore {
                 if let Some(result) = first {
                     *result = Some(Ok(Settled::Expired(expired)));
                 }
+                self.compact_what_is_due();
                 return Ok(decided);
             }
         }

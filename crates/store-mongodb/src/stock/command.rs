@@ -60,6 +60,11 @@ impl StockRequest {
         }
     }
 
+    /// Whether it writes a record of another store.
+    pub(crate) const fn is_import(&self) -> bool {
+        matches!(self, Self::ImportStock(_) | Self::ImportReservation(_))
+    }
+
     pub(crate) fn identity(&self) -> Option<&RequestIdentity> {
         match self {
             Self::Place(command) => command.identity.as_ref(),

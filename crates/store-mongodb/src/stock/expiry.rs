@@ -18,7 +18,7 @@ use crate::documents::times::{read_time, to_bson_time};
 use crate::driver::transaction::Stop;
 use crate::stock::command::StockRequest;
 use crate::stock::entries::{StockArray, StockEntry, read_entries, whole_units};
-use crate::stock::ledger::{EXTERNAL, read_key, rows_of};
+use crate::stock::ledger::{COMPACTED, EXTERNAL, read_key, rows_of};
 
 /// Expired holds of one call.
 const CALL_MAX: usize = 1_000;
@@ -147,7 +147,10 @@ pub(super) fn group(id: Bson) -> Document {
     let units = doc! { "$switch": {
         "branches": [
             { "case": moved(LedgerState::Taken), "then": { "$multiply": ["$quantity", -1] } },
-            { "case": { "$or": [moved(LedgerState::Set), moved(LedgerState::Adjusted), is(EXTERNAL)] }, "then": "$quantity" },
+            {
+                "case": { "$or": [moved(LedgerState::Set), moved(LedgerState::Adjusted), is(EXTERNAL), is(COMPACTED)] },
+                "then": "$quantity",
+            },
         ],
         "default": 0,
     } };
@@ -158,8 +161,8 @@ pub(super) fn group(id: Bson) -> Document {
         "on_hand": { "$sum": units },
         "held": { "$sum": held },
         "earliest_hold_end": { "$min": end },
-        "movements": { "$sum": 1 },
-        "external": { "$sum": { "$cond": [is(EXTERNAL), 1, 0] } },
+        "movements": { "$sum": { "$ifNull": ["$movements", 1] } },
+        "external": { "$sum": { "$cond": [is(EXTERNAL), 1, { "$ifNull": ["$external", 0] }] } },
     } }
 }
 

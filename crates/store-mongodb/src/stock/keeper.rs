@@ -4,7 +4,7 @@
 //! commands of a process that move units go into the mailbox of a keeper, which settles all that wait in one
 //! transaction: figures, ledger, orders, reservations and idempotency keys. A command that moves units of several
 //! products goes to the keeper with the longest queue among theirs; within the process a transaction has its products
-//! for itself ([`StockLocks`]), and between processes the servers detect conflicts.
+//! for itself ([`Locks`]), and between processes the servers detect conflicts.
 //!
 //! A crash loses the mailbox and the transaction that is not committed, so each command took effect whole or not at all.
 
@@ -18,6 +18,7 @@ use mw_store::{Result, StoreError};
 use tokio::sync::oneshot;
 
 use crate::MongoStore;
+use crate::locks::Locks;
 use crate::shards::targeting::Operation;
 use crate::stock::command::{Settled, StockRequest};
 
@@ -47,7 +48,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     mailboxes: Mutex<HashMap<StockKey, VecDeque<Pending>>>,
-    locks: StockLocks,
+    /// By product and zone.
+    locks: Locks<StockKey>,
 }
 
 impl MongoStore {
@@ -245,36 +247,5 @@ impl Keepers {
             mailboxes.remove(key);
         }
         batch
-    }
-}
-
-/// Locks by product and zone within the process, taken in one order, so that two transactions never wait for each other.
-#[derive(Debug, Default)]
-pub(crate) struct StockLocks(Mutex<HashMap<StockKey, Weak<tokio::sync::Mutex<()>>>>);
-
-/// Locks that no task holds are swept when the map has grown to this size.
-const LOCKS_SWEPT_AT: usize = 1_024;
-
-impl StockLocks {
-    async fn lock(&self, keys: BTreeSet<StockKey>) -> Vec<tokio::sync::OwnedMutexGuard<()>> {
-        let mut held = Vec::new();
-        for key in keys {
-            let lock = self.of(key);
-            held.push(lock.lock_owned().await);
-        }
-        held
-    }
-
-    fn of(&self, key: StockKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
-            return lock;
-        }
-        if locks.len() >= LOCKS_SWEPT_AT {
-            locks.retain(|_, lock| lock.strong_count() > 0);
-        }
-        let lock = Arc::new(tokio::sync::Mutex::new(()));
-        locks.insert(key, Arc::downgrade(&lock));
-        lock
     }
 }

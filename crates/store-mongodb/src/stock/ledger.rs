@@ -16,6 +16,8 @@ use crate::stock::entries::whole_units;
 
 /// The state of a row that notes what other programs did to `quantity`. The decisions know it as an adjustment.
 pub(crate) const EXTERNAL: &str = "external";
+/// The state of the row with the sum of settled rows that are deleted.
+pub(crate) const COMPACTED: &str = "compacted";
 
 pub(crate) fn row_id(key: &StockKey, op_id: Uuid) -> Document {
     doc! {
@@ -101,7 +103,7 @@ pub(crate) fn read_row(document: &Document) -> Result<LedgerRow> {
         }
     };
     let state = match document.get_str("state").map_err(|_| corrupt())? {
-        EXTERNAL => LedgerState::Adjusted,
+        EXTERNAL | COMPACTED => LedgerState::Adjusted,
         name => LedgerState::parse(name)?,
     };
     Ok(LedgerRow {

@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
             orders: HashMap::new(),
             reservations: HashMap::new(),
             carts: HashMap::new(),
-            changes: Changes::default(),
+            changes: Changes { is_import: requests.iter().any(|it| it.is_import()), ..Changes::default() },
         };
         batch.load_outcomes(session, requests).await?;
         batch.load_orders(session, requests).await?;

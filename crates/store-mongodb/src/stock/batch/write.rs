@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
-use mw_domain::{ReservationStatus, UserId};
+use mw_codec::changes::ChangeRef;
+use mw_domain::{Cart, OrderId, ReservationStatus, ZoneStock};
 use mw_store::stock::decision::StockKey;
 use mw_store::{Result, StoreError};
 
 use super::{Batch, ProductState, StockState};
 use crate::MongoStore;
 use crate::collections::{IDEMPOTENCY_KEYS, ORDERS, PRODUCTS};
+use crate::documents::carts::StoredCart;
 use crate::documents::ids::{plain_uuid, to_bson_id};
 use crate::documents::times::to_bson_time;
 use crate::driver::transaction::Stop;
@@ -23,14 +25,41 @@ const STATEMENTS_MAX: usize = 1_000;
 
 impl Batch<'_> {
     /// Returns how many reservations expired.
-    pub(super) async fn write(mut self, session: &mut ClientSession) -> Result<usize, Stop> {
+    pub(super) async fn write(self, session: &mut ClientSession) -> Result<usize, Stop> {
         self.write_stock(session).await?;
         self.write_ledger(session).await?;
         let expired = self.write_reservations(session).await?;
         self.write_orders(session).await?;
         self.write_carts(session).await?;
         self.write_outcomes(session).await?;
+        self.record_changes(session).await?;
         Ok(expired)
+    }
+
+    /// Notes what the batch changes. An import is no change.
+    async fn record_changes(&self, session: &mut ClientSession) -> Result<(), Stop> {
+        if self.changes.is_import {
+            return Ok(());
+        }
+        let stock: Vec<ZoneStock> =
+            self.stock.iter().filter_map(|(key, state)| state.shown_change(key)).collect();
+        let mut steps: BTreeMap<OrderId, u64> = BTreeMap::new();
+        for order_id in self.changes.placed.iter().chain(&self.changes.moved) {
+            *steps.entry(*order_id).or_default() += 1;
+        }
+        let orders = steps.into_iter().flat_map(|(order_id, count)| {
+            let version = self.orders.get(&order_id).map_or(0, |stored| stored.order.version);
+            (version - version.min(count)..version)
+                .map(move |before| ChangeRef::Order { order_id, version: before + 1 })
+        });
+        let carts = self.closed_carts().map(|(_, cart)| ChangeRef::CartClosed(cart));
+        let changes = stock.iter().map(ChangeRef::Stock).chain(orders).chain(carts);
+        self.store.record(session, changes).await
+    }
+
+    /// The carts that became orders: as they were read, and as they are now.
+    fn closed_carts(&self) -> impl Iterator<Item = &(StoredCart, Cart)> {
+        self.changes.closed_carts.iter().filter_map(|user_id| self.carts.get(user_id)?.as_ref())
     }
 
     /// A key that is stored has expired and is replaced; of two requests that insert a key one begins again.
@@ -87,6 +116,7 @@ impl Batch<'_> {
     async fn write_ledger(&self, session: &mut ClientSession) -> Result<(), Stop> {
         let (mut inserted, mut replaced, mut removed) = (Vec::new(), Vec::new(), Vec::new());
         for (key, state) in self.stock.iter().filter(|(_, state)| state.plan.is_changed) {
+            self.store.written_rows.add(key, state.plan.writes.len());
             if state.external != 0 {
                 inserted.push(external_document(key, state.external, self.now));
             }
@@ -161,12 +191,9 @@ impl Batch<'_> {
         self.store.update(session, ORDERS, moved.collect()).await
     }
 
-    async fn write_carts(&mut self, session: &mut ClientSession) -> Result<(), Stop> {
-        let closed: Vec<UserId> = std::mem::take(&mut self.changes.closed_carts);
-        for user_id in closed {
-            if let Some(Some((stored, cart))) = self.carts.get(&user_id) {
-                self.store.save_cart_in(session, Some(stored), cart, &BTreeMap::new(), &[]).await?;
-            }
+    async fn write_carts(&self, session: &mut ClientSession) -> Result<(), Stop> {
+        for (stored, cart) in self.closed_carts() {
+            self.store.save_cart_in(session, Some(stored), cart, &BTreeMap::new(), &[]).await?;
         }
         Ok(())
     }
@@ -215,6 +242,20 @@ impl ProductState {
 }
 
 impl StockState {
+    /// The stock that readers see after the batch, if it is another one.
+    fn shown_change(&self, key: &StockKey) -> Option<ZoneStock> {
+        let after = self.plan.is_changed.then(|| self.after(key))?;
+        let shown = |entry: &StockEntry| (entry.level(), entry.updated_at);
+        let is_same =
+            self.external == 0 && self.entry.as_ref().is_some_and(|before| shown(before) == shown(&after));
+        (!is_same).then(|| ZoneStock {
+            product_id: key.product_id.clone(),
+            geo_zone: key.geo_zone.clone(),
+            level: after.level(),
+            updated_at: after.updated_at,
+        })
+    }
+
     /// The entry as the batch leaves it.
     fn after(&self, key: &StockKey) -> StockEntry {
         let header = &self.plan.header;
