@@ -77,11 +77,11 @@ pub(crate) fn fresh_store() -> Arc<FaultyStore> {
     chosen().fresh_store()
 }
 
-/// An empty store that writes the change feed. Clusters write none, so there the routes are tested on the model.
+/// An empty store that writes the change feed. On MongoDB there is none, so there the routes are tested on the model.
 pub(crate) fn feed_store() -> Arc<FaultyStore> {
     match chosen() {
-        engine @ (Engine::Model | Engine::Embedded) => engine.fresh_store(),
-        Engine::Cassandra | Engine::Mongodb => Engine::Model.fresh_store(),
+        engine @ (Engine::Model | Engine::Embedded | Engine::Cassandra) => engine.fresh_store(),
+        Engine::Mongodb => Engine::Model.fresh_store(),
     }
 }
 
