@@ -3,6 +3,8 @@
 //! A step of an order is its id and version: lines and prices never change, and the order's events tell the rest. Every other
 //! change is the whole resource, which the next change replaces.
 
+pub mod subjects;
+
 use mw_domain::{Cart, OrderId, Product, ProductId, Session, SessionId, Timestamp, ZoneStock};
 use mw_store::changes::Topic;
 

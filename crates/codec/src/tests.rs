@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use crate::carts::header::{self, Absorbed, CartHeader, OpenCart};
 use crate::changes::StoredChange;
+use crate::changes::subjects::{ProductState, Subject};
 use crate::intents::close_reservation::CloseIntent;
 use crate::intents::login::LoginIntent;
 use crate::intents::merge::{MergeMarker, MergeSpec};
@@ -358,6 +359,21 @@ fn a_row_of_changes_reads_back_from_its_fixture() {
             Some(count) => assert_eq!(read, Ok(every_change()[..count].to_vec())),
             None => assert_eq!(read, Err(Damaged("changes")), "{len}"),
         }
+    }
+}
+
+#[test]
+fn changed_subjects_read_back_from_their_fixture() {
+    let all = vec![
+        Subject::Order { order_id: order().order_id, version: 300 },
+        Subject::Stock { product_id: zone_stock().product_id, geo_zone: zone_stock().geo_zone },
+        Subject::Product(Box::new(ProductState { product: product(), rev: 300, is_deleted: false })),
+        Subject::Product(Box::new(ProductState { product: product(), rev: 301, is_deleted: true })),
+    ];
+    let bytes = fixture("changed_subjects", &changes::subjects::encode(&all));
+    assert_eq!(changes::subjects::decode(&bytes), Ok(all));
+    for len in 0..bytes.len() {
+        assert_eq!(changes::subjects::decode(&bytes[..len]), Err(Damaged("changed subjects")), "{len}");
     }
 }
 

@@ -110,7 +110,7 @@ fn embedded(config: &Config) -> Result<Storage> {
 async fn cassandra(config: &Config, apply_schema: bool) -> Result<Storage> {
     let opening = async {
         // The shop stamps commands with the same clock.
-        let options = Options { stamps_commands: true, ..config.cassandra.clone() };
+        let options = Options { stamps_commands: true, feed: config.feed, ..config.cassandra.clone() };
         let (local_dc, keyspace) = (options.local_dc.clone(), options.keyspace.clone());
         let session = connect(&options).await?;
         if apply_schema {

@@ -44,6 +44,7 @@ pub use schema::tables::{Class, Table};
 pub use stock::forwarding::ForwardingCounts;
 
 use bucketing::Bucketing;
+use changes::Feed;
 use driver::clock_guard::{self, ClockGuard};
 use driver::fault_injection::Faults;
 use driver::locks::Locks;
@@ -87,6 +88,7 @@ pub struct CassandraStore {
     export: export::Statements,
     compaction: LedgerCompaction,
     readiness: ReadinessProbe,
+    feed: Feed,
 }
 
 impl CassandraStore {
@@ -115,7 +117,8 @@ impl CassandraStore {
         let selling = SellingGuard::start(&cql, &options).await?;
         // Boxed, since it holds a future for every statement.
         let guards = (clock, selling);
-        let store = Arc::new(Box::pin(Self::prepare(cql, guards, product_cache, options.ready_share)).await?);
+        let prepared = Self::prepare(cql, guards, product_cache, &options);
+        let store = Arc::new(Box::pin(prepared).await?);
         store.start_forwarding(options.internal, &options.local_dc).await?;
         store.intents.heartbeat(&store.cql).await?;
         tokio::spawn(recovery::run(Arc::downgrade(&store)));
@@ -126,6 +129,7 @@ impl CassandraStore {
 
     /// Deregisters this process, so that the others do not wait for the failure timeout.
     pub async fn close(&self) {
+        self.feed.close(&self.cql).await;
         recovery::remove_completed(&self.completed, &self.intents, &self.cql).await;
         if let Err(error) = self.intents.deregister(&self.cql).await {
             tracing::warn!(%error, "deregister this process: the others take it for failed after the failure timeout");
@@ -143,7 +147,7 @@ impl CassandraStore {
         cql: Cql,
         (clock, selling): (ClockGuard, SellingGuard),
         product_cache: ProductCache,
-        ready_share: f64,
+        options: &Options,
     ) -> Result<Self> {
         let intents = Arc::new(Intents::prepare(&cql).await?);
         Ok(Self {
@@ -157,7 +161,8 @@ impl CassandraStore {
             products: products::Statements::prepare(&cql).await?,
             export: export::Statements::prepare(&cql).await?,
             compaction: LedgerCompaction::prepare(&cql).await?,
-            readiness: ReadinessProbe::prepare(&cql, ready_share).await?,
+            readiness: ReadinessProbe::prepare(&cql, options.ready_share).await?,
+            feed: Feed::prepare(&cql, options.feed, options.clock).await?,
             completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
             timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))

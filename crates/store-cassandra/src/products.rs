@@ -35,7 +35,8 @@ use crate::recovery::intents::Kind;
 use crate::revision::{CasLoop, NextRevision, Revision};
 use crate::schema::tables::Table;
 use listing::ListingStatements;
-use rows::{COLUMNS, ProductRow, StoredProduct};
+pub(crate) use rows::StoredProduct;
+use rows::{COLUMNS, ProductRow};
 
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -87,7 +88,10 @@ impl Statements {
 /// A change of a product, as its revision decides it.
 enum ProductChange {
     Put(Product),
-    Delete(Product),
+    /// A product of an export, which is no change for the feed.
+    Record(Product),
+    /// The product as it was, and when it leaves the catalogue.
+    Delete(Product, Timestamp),
 }
 
 /// A change that was applied.
@@ -140,7 +144,7 @@ impl Products for CassandraStore {
         self.check_clock(now)?;
         self.change_product(product_id, Uuid::new_v4(), |before| {
             let product = before.cloned().ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
-            Ok(ProductChange::Delete(product))
+            Ok(ProductChange::Delete(product, now))
         })
         .await
         .map(drop)
@@ -208,9 +212,11 @@ impl CassandraStore {
 
     /// Writes an exported product exactly as it is.
     pub(crate) async fn import_product_record(&self, product: &Product) -> Result<()> {
-        self.change_product(&product.product_id, Uuid::new_v4(), |_| Ok(ProductChange::Put(product.clone())))
-            .await
-            .map(drop)
+        self.change_product(&product.product_id, Uuid::new_v4(), |_| {
+            Ok(ProductChange::Record(product.clone()))
+        })
+        .await
+        .map(drop)
     }
 
     /// Changes a product and its listing. `decide` gets the product that is in the catalogue now. A change with an
@@ -230,9 +236,12 @@ impl CassandraStore {
             }
             let next = revision.next_with_token(op_token);
             let current = before.as_ref().filter(|stored| !stored.is_deleted);
-            let (product, is_deleted) = match decide(current.map(|stored| &stored.product))? {
-                ProductChange::Put(product) => (product, false),
-                ProductChange::Delete(product) => (product, true),
+            let (product, is_deleted, is_record) = match decide(current.map(|stored| &stored.product))? {
+                ProductChange::Put(product) => (product, false, false),
+                ProductChange::Record(product) => (product, false, true),
+                ProductChange::Delete(product, at) => {
+                    (Product { updated_at: product.updated_at.max(at), ..product }, true, false)
+                }
             };
             let plan =
                 self.bucketing.at(Table::ProductsByCategory, product.category.as_str(), product.updated_at);
@@ -249,7 +258,12 @@ impl CassandraStore {
                 Ok(true) => {
                     pending.applied((!is_deleted).then_some(&stored.product));
                     // Crash here: the product is changed, its listing is not; `recover_product` lists it.
-                    if let Err(error) = self.update_listing(&stored, payload.previous.as_ref()).await {
+                    let mut finished = self.update_listing(&stored, payload.previous.as_ref()).await;
+                    if finished.is_ok() && !is_record {
+                        // Crash here: the change is not in the feed; `recover_product` reports it.
+                        finished = self.report_product(&stored, before.as_ref()).await;
+                    }
+                    if let Err(error) = finished {
                         self.intents.abandon(intent);
                         return Err(error.after_first_effect());
                     }
@@ -275,6 +289,7 @@ impl CassandraStore {
         drop(self.product_cache.begin_change(&stored.product.product_id, Instant::now()));
         // Crash here: the intent of the process that applied the change is open, and recovery lists the product.
         self.update_listing(stored, None).await.map_err(StoreError::after_first_effect)?;
+        self.report_product(stored, None).await?;
         let product = stored.product.clone();
         Ok(Changed { created: product.created_at == product.updated_at, product })
     }
@@ -326,7 +341,10 @@ impl CassandraStore {
         }
         // Crash here: the intent is still there, and the next process recovers in the same way.
         match stored {
-            Some(stored) => self.update_listing(&stored, intent.previous.as_ref()).await,
+            Some(stored) => {
+                self.update_listing(&stored, intent.previous.as_ref()).await?;
+                self.report_product(&stored, None).await
+            }
             None => Ok(()),
         }
     }

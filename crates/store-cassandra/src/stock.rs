@@ -228,7 +228,11 @@ impl Stock for CassandraStore {
         self.check_sale(command.now)?;
         self.check_product_exists(&command.product_id).await?;
         let stock_key = StockKey { product_id: command.product_id, geo_zone: command.geo_zone };
-        self.put_on_hand(&stock_key, command.op, command.on_hand, command.expected_on_hand, command.now).await
+        let SetOnHand { op, on_hand, expected_on_hand, now, .. } = command;
+        let stock = self.put_on_hand(&stock_key, op, on_hand, expected_on_hand, now).await?;
+        // A crash here leaves a change that was not acknowledged, and that the feed shows with the next one of this stock.
+        self.report_zones(&stock_key.product_id, std::iter::once(&stock_key.geo_zone)).await?;
+        Ok(stock)
     }
 
     async fn adjust(&self, command: Adjust) -> Result<Done<ZoneStock>> {
@@ -236,10 +240,13 @@ impl Stock for CassandraStore {
         let Adjust { product_id, geo_zone, delta, reason, op, now, identity } = command;
         let stock_key = StockKey { product_id, geo_zone };
         let is_keyed = identity.is_some();
-        self.idempotent(identity.as_ref(), op, now, |op_id, _| {
-            self.adjust_once(&stock_key, (op_id, delta, reason), is_keyed, now)
-        })
-        .await
+        let work = async |op_id, _| {
+            let stock = self.adjust_once(&stock_key, (op_id, delta, reason), is_keyed, now).await?;
+            // A crash here leaves a key without an outcome: a second request finds the movement and reports it.
+            self.report_zones(&stock_key.product_id, std::iter::once(&stock_key.geo_zone)).await?;
+            Ok(stock)
+        };
+        self.idempotent(identity.as_ref(), op, now, work).await
     }
 
     async fn reserve(&self, command: Reserve) -> Result<Done<Reservation>> {

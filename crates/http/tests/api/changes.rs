@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use crate::client::{Client, HOUR_MS, PATIENCE, client_on, pluck, product_body};
-use crate::engine::{feed_store, instant_store};
+use crate::engine::{fresh_store, instant_store};
 use crate::wire::serve_on;
 
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -52,7 +52,7 @@ fn kinds(items: &[&Value]) -> Vec<String> {
 
 #[tokio::test]
 async fn every_change_is_in_the_feed_with_the_resource() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     client.stock_product("p1", "10", 5).await;
     let order = client.order("k1", "p1", 2).await.created();
     let id = order["order_id"].as_str().unwrap();
@@ -99,7 +99,7 @@ async fn carts_and_sessions_are_in_the_feed_under_their_subjects() {
 
 #[tokio::test]
 async fn pages_go_on_where_the_one_before_ended() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     for name in ["a", "b", "c"] {
         client.put(&format!("/v1/products/{name}"), product_body("phones", "1")).await.created();
     }
@@ -125,7 +125,7 @@ async fn pages_go_on_where_the_one_before_ended() {
 
 #[tokio::test]
 async fn a_reader_gets_the_topics_that_it_names() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     client.stock_product("p1", "10", 5).await;
     until(&client, "p1/msk").await;
     assert_eq!(pluck(&changes(&client, "?topics=stock").await, "type"), ["stock.changed"]);
@@ -136,7 +136,7 @@ async fn a_reader_gets_the_topics_that_it_names() {
 
 #[tokio::test]
 async fn malformed_requests_are_refused() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     for (query, parameter) in [
         ("?limit=0", "limit"),
         ("?limit=1001", "limit"),
@@ -258,7 +258,7 @@ impl Streamed {
 
 #[tokio::test]
 async fn ndjson_streams_what_is_kept_and_what_comes() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     client.put("/v1/products/a", product_body("phones", "1")).await.created();
     let headers = [("accept", "application/x-ndjson"), ("accept-encoding", "zstd, gzip")];
     let mut stream = open(&client, "?limit=1", &headers).await;
@@ -277,7 +277,7 @@ async fn ndjson_streams_what_is_kept_and_what_comes() {
 
 #[tokio::test]
 async fn events_have_the_cursor_as_their_id_and_last_event_id_wins() {
-    let client = client_on(feed_store(), &ServerSettings::default(), &Tokens::default());
+    let client = client_on(fresh_store(), &ServerSettings::default(), &Tokens::default());
     for name in ["a", "b"] {
         client.put(&format!("/v1/products/{name}"), product_body("phones", "1")).await.created();
     }
@@ -308,7 +308,7 @@ async fn an_idle_event_stream_shows_that_it_is_alive() {
 #[tokio::test]
 async fn streams_have_a_limit_of_their_own() {
     let settings = ServerSettings { max_streams: 1, max_in_flight: 1, ..ServerSettings::default() };
-    let client = client_on(feed_store(), &settings, &Tokens::default());
+    let client = client_on(fresh_store(), &settings, &Tokens::default());
     let stream = open(&client, "", &[("accept", "application/x-ndjson")]).await;
     let response = client.get("/v1/changes").await;
     assert_eq!(response.headers["retry-after"], "1");
@@ -327,7 +327,7 @@ async fn only_the_back_office_reads_the_feed() {
         token(Role::Operator, "ops"),
         token(Role::Auditor, "audit"),
     ]);
-    let client = client_on(feed_store(), &ServerSettings::default(), &tokens);
+    let client = client_on(fresh_store(), &ServerSettings::default(), &tokens);
     for (secret, status) in [("front", 403), ("audit", 403), ("back", 200), ("ops", 200)] {
         let value = format!("Bearer {secret}");
         let headers = [("authorization", value.as_str())];
@@ -353,7 +353,7 @@ async fn a_store_that_fails_is_told_before_the_stream_and_ends_it_afterwards() {
 
 #[tokio::test]
 async fn shutdown_ends_streams_and_waiting_requests() {
-    let running = serve_on(feed_store(), ServerSettings::default()).await;
+    let running = serve_on(fresh_store(), ServerSettings::default()).await;
     let mut stream = running.connect().await;
     stream.send("GET /v1/changes HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n").await;
     let mut waiting = running.connect().await;

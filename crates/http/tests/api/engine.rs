@@ -77,14 +77,6 @@ pub(crate) fn fresh_store() -> Arc<FaultyStore> {
     chosen().fresh_store()
 }
 
-/// An empty store that writes the change feed. Cassandra writes none, so there the routes are tested on the model.
-pub(crate) fn feed_store() -> Arc<FaultyStore> {
-    match chosen() {
-        engine @ (Engine::Model | Engine::Embedded | Engine::Mongodb) => engine.fresh_store(),
-        Engine::Cassandra => Engine::Model.fresh_store(),
-    }
-}
-
 /// For tests with a paused clock or short timeouts, in which no cluster can respond in time.
 pub(crate) fn instant_store() -> Arc<FaultyStore> {
     Engine::Model.fresh_store()

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mw_store::Freshness;
+use mw_store::changes::FeedSettings;
 use mw_store::partitions::PartitionReports;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -66,6 +67,8 @@ pub struct Options {
     pub clock: fn() -> SystemTime,
     /// The listener for the other processes of the shop.
     pub internal: InternalOptions,
+    /// The topics of the change feed, and how long it keeps a change.
+    pub feed: FeedSettings,
     /// Whether commands carry the time of `clock`, so that one with a later time is refused. Not by default: tests bring times
     /// of their own.
     pub stamps_commands: bool,
@@ -163,6 +166,7 @@ impl Options {
             product_cache_size: PRODUCT_CACHE_SIZE,
             clock: SystemTime::now,
             internal: InternalOptions::default(),
+            feed: FeedSettings::default(),
             stamps_commands: false,
             trace: None,
             partitions: PartitionReports::default(),

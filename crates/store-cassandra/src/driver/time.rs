@@ -1,5 +1,7 @@
 //! Timestamps and TTLs as Cassandra stores them.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use mw_domain::Timestamp;
 use scylla::value::CqlTimestamp;
 
@@ -14,6 +16,12 @@ pub(crate) const fn to_cql(at: Timestamp) -> CqlTimestamp {
 
 pub(crate) const fn from_cql(at: CqlTimestamp) -> Timestamp {
     Timestamp::from_millis(at.0)
+}
+
+/// The reading of a clock.
+pub(crate) fn at(clock: SystemTime) -> Timestamp {
+    let since = clock.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// The TTL of a row that is not visible from `until` on.

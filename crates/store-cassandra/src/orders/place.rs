@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::carts::CloseResult;
+use crate::changes::OrderStep;
 use crate::recovery::idempotency::Claim;
 use crate::recovery::intents::Kind;
 use crate::stock::CONCURRENT_LINES;
@@ -231,7 +232,7 @@ impl CassandraStore {
         let shortages = self.hold_order(order, started_at, now).await?;
         if !shortages.is_empty() {
             // A crash here leaves a void line, so the order can never exist. Recovery finds it and undoes the rest.
-            self.undo_placement(intent, now).await?;
+            self.undo_placement(intent, shortages.len(), now).await?;
             return Ok(PlacementOutcome::OutOfStock(shortages));
         }
         if let Some((cart, lifetime)) = closing {
@@ -240,7 +241,7 @@ impl CassandraStore {
             let closed = self.close_for_order(cart, order.order_id, now, lifetime).await?;
             if matches!(closed, CloseResult::Conflict) {
                 // A crash here leaves all lines held. Recovery finds the cart changed again and releases them.
-                self.undo_placement(intent, now).await?;
+                self.undo_placement(intent, 0, now).await?;
                 return Ok(PlacementOutcome::CartChanged);
             }
         }
@@ -249,6 +250,9 @@ impl CassandraStore {
         self.bucketing.keep_fresh(&self.cql).await?;
         let list_buckets = self.list_buckets(order);
         Box::pin(self.write_placed(order, &list_buckets, started_at.map(|_| now))).await?;
+        // A crash here leaves the order without its row in the feed; recovery writes its views again, and the row.
+        let step = OrderStep { version: 1, moves_units: true, previous_at: None };
+        self.report_step(order, step, now).await?;
         Ok(PlacementOutcome::Placed)
     }
 
@@ -267,13 +271,18 @@ impl CassandraStore {
         Ok(shortages.into_iter().flatten().collect())
     }
 
-    /// Voids or releases every line of an order that will never exist, and releases its key.
-    async fn undo_placement(&self, intent: &OrderIntent, now: Timestamp) -> Result<()> {
+    /// Voids or releases every line of an order that will never exist, and releases its key. So many of its lines are known to
+    /// be void.
+    async fn undo_placement(&self, intent: &OrderIntent, void: usize, now: Timestamp) -> Result<()> {
         let order = &intent.order;
         let lines = demands(order);
         // A crash between two lines leaves some held. Recovery finds a void line or a changed cart, and undoes the
         // rest.
         self.advance_lines(HoldOwner::order(order), lines.iter(), Transition::ReleaseOrVoid, now).await?;
+        if void < lines.len() {
+            // A crash here leaves the released stock without its row in the feed; recovery comes here again.
+            self.report_stock(lines.iter().map(|line| &line.product_id), &order.geo_zone).await?;
+        }
         // A crash here leaves the key claimed by a void order. Recovery finds the void lines and releases the key; a
         // second request waits for that.
         if let Some(identity) = &intent.identity {
@@ -291,7 +300,9 @@ impl CassandraStore {
         if let Some(stored) = self.find_order(order.order_id).await? {
             // Lists and timer come before the order's own row, so they are there. Written again they change nothing,
             // also where the order has a newer version: the version is the write timestamp.
-            return Box::pin(self.write_placed(&stored.order.as_placed(), &stored.list_buckets, None)).await;
+            let placed = stored.order.clone().as_placed();
+            Box::pin(self.write_placed(&placed, &stored.list_buckets, None)).await?;
+            return self.report_recovered(&stored.order, 1).await;
         }
         if let Some(identity) = &intent.identity {
             let is_claimed = match self.claims.find(&self.cql, identity, now).await {
@@ -302,7 +313,7 @@ impl CassandraStore {
             if !is_claimed {
                 // The key was never claimed, or belongs to another order. Voiding the lines stops the process that
                 // began, if it is only slow.
-                return self.undo_placement(&intent, now).await;
+                return self.undo_placement(&intent, 0, now).await;
             }
         }
         let outcome = Box::pin(self.complete_placement(&intent, None, now)).await?;

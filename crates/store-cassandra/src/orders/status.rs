@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::rows::{EventRow, ListBuckets, OrderRow, StoredOrder, time_bucket_of, version};
 use super::{EVENTS_MAX, place::demands};
 use crate::CassandraStore;
+use crate::changes::OrderStep;
 use crate::driver::certainty::CasResult;
 use crate::driver::statements::Row;
 use crate::driver::time::to_cql;
@@ -152,7 +153,15 @@ impl CassandraStore {
         }
         // The change is made. A crash here leaves the units and the lists behind; recovery finds the event and moves
         // them.
-        match self.apply_status_change(&next, list_buckets, cause, command.now).await {
+        let applied = self.apply_status_change(&next, list_buckets, cause, command.now).await;
+        // A crash here leaves the step without its row in the feed; recovery finds the event and writes the row.
+        let (version, moves_units) = (next.version, cause.is_some());
+        let step = OrderStep { version, moves_units, previous_at: Some(order.updated_at) };
+        let reported = match applied {
+            Ok(()) => self.report_step(&next, step, command.now).await,
+            failed => failed,
+        };
+        match reported {
             Ok(()) => {
                 // A crash before the intent is removed leaves it to recovery, which finds everything done.
                 self.complete_soon(intent);
@@ -276,7 +285,8 @@ impl CassandraStore {
         let Some(StoredOrder { order, list_buckets, .. }) = self.find_order(order_id).await? else {
             return Ok(());
         };
-        self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await
+        self.apply_status_change(&order, &list_buckets, cause, order.updated_at).await?;
+        self.report_recovered(&order, version.cast_unsigned()).await
     }
 
     /// Makes sure that no status change which was begun at this version can apply any more, however late it arrives; `false`

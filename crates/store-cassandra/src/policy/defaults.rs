@@ -51,7 +51,15 @@ pub(super) fn policy(table: Table) -> TablePolicy {
             compaction: Compaction::TimeWindow { window: DAY },
             ..STRICT
         },
-        Table::Processes | Table::PartitionWindows => TablePolicy {
+        Table::Changes => TablePolicy {
+            read_repair: ReadRepair::None,
+            gc_grace: DAY,
+            repair: None,
+            ttl: Some(8 * DAY),
+            compaction: Compaction::TimeWindow { window: DAY },
+            ..STRICT
+        },
+        Table::Processes | Table::ChangeLanes | Table::PartitionWindows => TablePolicy {
             read_repair: ReadRepair::None,
             gc_grace: Duration::from_hours(3),
             repair: None,
@@ -115,6 +123,8 @@ pub(super) const fn traits(table: Table) -> TableTraits {
         | Table::SessionsByUser
         | Table::Intents
         | Table::Processes
+        | Table::Changes
+        | Table::ChangeLanes
         | Table::PartitionWindows
         | Table::PartitionStats
         | Table::AuditLog
@@ -160,6 +170,12 @@ pub(super) const fn reason(table: Table) -> &'static str {
             "written and deleted around every order; an intent that reappears finds its work done"
         }
         Table::Processes => "a dead process that reappears is recovered again, which changes nothing",
+        Table::Changes => {
+            "rows are never updated or deleted; whole days expire, each row by the TTL of feed.retention"
+        }
+        Table::ChangeLanes => {
+            "a lane that is not listed would hide its changes; a record outlives its rows by a day"
+        }
         Table::PartitionWindows | Table::PartitionStats => {
             "statistics: a row that is lost or reappears is replaced by the next window"
         }

@@ -124,6 +124,8 @@ impl CassandraStore {
         }
         // Crash here: the stock is set, the product is not in the catalogue; `recover_import` puts it there.
         let created = self.put_under(product, *op).await?.created;
+        // Crash here: the import is done, its stock is not in the feed; `recover_import` runs all steps again.
+        self.report_zones(&product.product_id, command.stock.iter().map(|(zone, _)| zone)).await?;
         Ok(Imported { product_id: product.product_id.clone(), created })
     }
 
@@ -157,7 +159,8 @@ impl CassandraStore {
                 self.compensate_zone(&stock_key, command, -row.quantity).await?;
             }
         }
-        Ok(())
+        // Crash here: the units are taken back, which the feed does not show; `recover_import` comes here again.
+        self.report_zones(&command.product.product_id, command.stock.iter().map(|(zone, _)| zone)).await
     }
 
     /// Takes units of a refused import back, once, under its own movement id. Units that were sold since cannot be

@@ -34,13 +34,13 @@ pub(super) struct ProductRow {
 
 /// A product as its row has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoredProduct {
-    pub(super) product: Product,
+pub(crate) struct StoredProduct {
+    pub(crate) product: Product,
     /// The partition of the listing.
-    pub(super) band: i32,
+    pub(crate) band: i32,
     /// The product has left the catalogue; the other fields are from before that. The row stays for its revision.
-    pub(super) is_deleted: bool,
-    pub(super) rev: i64,
+    pub(crate) is_deleted: bool,
+    pub(crate) rev: i64,
 }
 
 impl StoredProduct {

@@ -120,7 +120,9 @@ impl CassandraStore {
         self.advance_lines(owner, others, transition_to(ended), now).await?;
         // A crash here leaves the row held while all holds have ended: the same. Ledger compaction keeps a taken hold
         // until this row is written.
-        self.write_reservation_status(reservation, StoredStatus::Ended(ended), now).await
+        self.write_reservation_status(reservation, StoredStatus::Ended(ended), now).await?;
+        // A crash here leaves the stock without its row in the feed: recovery, or the timer, comes here again.
+        self.report_lines(reservation).await
     }
 
     /// Finishes what was decided when a process crashed or failed while it closed a reservation. A confirmation that is

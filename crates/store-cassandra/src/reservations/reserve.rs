@@ -69,6 +69,7 @@ impl CassandraStore {
         // A crash here leaves only the intent. Recovery holds the lines of a request with a key, as its repetition would,
         // and voids those of a request without one.
         let shortages = self.hold_or_abort(&draft, started_at, now).await;
+        let shortages = self.report_held(&draft.reservation, shortages).await;
         let shortages = shortages.map_err(|error| if is_retry { error.after_first_effect() } else { error });
         let shortages = self.end_intent(intent, shortages)?;
         let ReserveIntent { reservation, .. } = draft;
@@ -77,6 +78,26 @@ impl CassandraStore {
             return Ok(reservation);
         }
         Err(self.out_of_stock(&reservation.geo_zone, &reservation.lines, shortages, now).await?)
+    }
+
+    /// Reports the stock of a reservation, unless no unit of it was ever held. A crash before it leaves an intent, or a hold
+    /// that no client knows: recovery, or the timer, changes the stock again and reports it.
+    async fn report_held(
+        &self,
+        reservation: &Reservation,
+        shortages: Result<Vec<Shortage>>,
+    ) -> Result<Vec<Shortage>> {
+        let shortages = shortages?;
+        if shortages.len() < reservation.lines.len() {
+            self.report_lines(reservation).await?;
+        }
+        Ok(shortages)
+    }
+
+    /// Reports the stock of every line of a reservation.
+    pub(super) async fn report_lines(&self, reservation: &Reservation) -> Result<()> {
+        let products = reservation.lines.iter().map(|line| &line.product_id);
+        self.report_stock(products, &reservation.geo_zone).await
     }
 
     /// Holds every line, or none; the shortages are those of a reservation that will never exist. `Unavailable` where
@@ -140,7 +161,12 @@ impl CassandraStore {
                 self.advance_lines(owner, reservation.lines.iter(), Transition::Release, now).await;
             released.map_err(StoreError::after_first_effect)?;
         }
-        written?;
+        if let Err(error) = written {
+            if shortages.len() < reservation.lines.len() {
+                self.report_lines(reservation).await?;
+            }
+            return Err(error);
+        }
         if !shortages.is_empty() {
             // A crash here leaves a row that still reads as held, without units. No client knows its id; the timer ends
             // it.
@@ -217,9 +243,13 @@ impl CassandraStore {
         };
         if !is_void {
             // A crash here leaves all lines held, maybe without a row: recovery comes here again.
-            return self.write_row_and_timer(&reservation, now).await;
+            self.write_row_and_timer(&reservation, now).await?;
+            return self.report_lines(&reservation).await;
         }
         self.abort_reservation(&reservation, Transition::ReleaseOrVoid, now).await?;
+        // A crash here leaves the stock without its row in the feed: the next process finds the void row, and the next change of
+        // the stock reports it.
+        self.report_lines(&reservation).await?;
         // A crash here leaves the key claimed by a void reservation: a second request is refused once and releases it.
         match &identity {
             Some(identity) => {

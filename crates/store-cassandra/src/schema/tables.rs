@@ -80,6 +80,8 @@ tables! {
     Processes: Core "processes",
     BucketPlans: Core "bucket_plans",
     Buckets: Core "buckets",
+    Changes: Core "changes",
+    ChangeLanes: Core "change_lanes",
     PartitionWindows: Core "partition_windows",
     PartitionStats: Core "partition_stats",
     RepairRuns: Core "repair_runs",

@@ -147,6 +147,8 @@ impl CassandraStore {
             quantity: u32::try_from(row.quantity).unwrap_or_default(),
             transition: Transition::Release,
         };
-        self.keepers.submit(&self.cql, stock_key, release, now).await.map(drop)
+        self.keepers.submit(&self.cql, stock_key, release, now).await?;
+        // A crash here leaves a level that the feed shows with the next change of this stock.
+        self.report_zones(&stock_key.product_id, std::iter::once(&stock_key.geo_zone)).await
     }
 }

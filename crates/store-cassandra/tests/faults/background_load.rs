@@ -12,6 +12,7 @@ use mw_store_cassandra::CassandraStore;
 use mw_testkit::builders::{product_id, user, user_id};
 use tokio::task::JoinSet;
 
+use crate::changes::orders_in_the_feed;
 use crate::fixtures::{NOW, TIMEOUT, cart_lines, eventually, hold, listed, order, set_line, stock_level};
 
 /// A request that takes longer has failed, whatever its result.
@@ -100,8 +101,13 @@ pub(crate) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// All of it is stored, and nothing else is reserved.
+    /// All of it is stored and in the change feed, and nothing else is reserved.
     pub(crate) async fn check(&self, store: &CassandraStore) {
+        eventually("every order is in the feed", TIMEOUT, async || {
+            let found = orders_in_the_feed(store).await;
+            self.clients.iter().flat_map(|client| &client.orders).all(|id| found.contains(id)).then_some(())
+        })
+        .await;
         for client in &self.clients {
             let cart: BTreeMap<String, u32> =
                 cart_lines(store, &client.user_name).await.unwrap().into_iter().collect();

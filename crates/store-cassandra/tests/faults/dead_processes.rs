@@ -14,6 +14,7 @@ use scylla::client::session::Session;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use crate::changes::orders_in_the_feed;
 use crate::fixtures::{
     TIMEOUT, assert_audit, eventually, exclusive, full_name, hold, import_stock, listed, order, stock_level,
 };
@@ -115,6 +116,15 @@ async fn orders_of_dead_processes_are_completed_or_undone() {
     assert_eq!(by_id, of_zone);
     assert!(by_id.is_superset(&acknowledged), "an acknowledged order is lost");
     assert!(acknowledged.len() > 160);
+    let other = lease.open().await;
+    for store in [&survivor, &other] {
+        let found = eventually("the feed has every order", RECOVERED, async || {
+            let found = orders_in_the_feed(store).await;
+            found.is_superset(&by_id).then_some(found)
+        })
+        .await;
+        assert_eq!(found, by_id, "the feed has an order that does not exist");
+    }
     let placed = by_id.len() as u64;
     assert_eq!(stock_level(&survivor, "few").await.unwrap(), (FEW, placed));
     assert_eq!(stock_level(&survivor, "many").await.unwrap(), (10_000, placed));

@@ -4,6 +4,7 @@
 
 mod background_load;
 mod carts;
+mod changes;
 mod data_centres;
 mod dead_processes;
 mod duplicate_requests;

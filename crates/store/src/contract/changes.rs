@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mw_domain::products::ProductPatch;
-use mw_domain::{Cart, MergeMode, Order, OrderStatus, Product, Timestamp, ZoneStock};
+use mw_domain::{Cart, MergeMode, Order, OrderId, OrderStatus, Product, Timestamp, ZoneStock};
 
 use super::fixtures::{
     DAY, Fixture, HOLD, PAYMENT_WINDOW, abandoning, at, bad_positions, concurrently, demands, guest,
@@ -264,7 +264,9 @@ pub(super) async fn refused_and_repeated_requests_leave_no_change(fixture: Fixtu
     let order = fixture.store.place_order(keyed.clone()).await.unwrap().value;
     let before = states(&settled(&fixture).await);
 
-    assert!(fixture.store.place_order(keyed).await.unwrap().replayed);
+    // A repeated request comes with a new id.
+    let repeated = PlaceOrder { order_id: OrderId::new(fixture.uuid()), ..keyed };
+    assert!(fixture.store.place_order(repeated).await.unwrap().replayed);
     refusal(fixture.order("anna", &[("a", 9)], at(2)).await);
     refusal(fixture.order("anna", &[("absent", 1)], at(2)).await);
     refusal(fixture.checkout("anna", at(2)).await);
