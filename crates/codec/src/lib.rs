@@ -144,6 +144,10 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.damaged()) }
     }
 
+    pub const fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub fn byte(&mut self) -> Result<u8, Damaged> {
         let (byte, rest) = self.rest.split_first().ok_or(Damaged(self.what))?;
         self.rest = rest;

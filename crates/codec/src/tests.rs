@@ -22,7 +22,7 @@ use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, RequestIdentity};
 use uuid::Uuid;
 
-use crate::carts::header::{self, Absorbed, CartHeader, OpenCart};
+use crate::carts::header::{self, Absorbed, CartHeader, ClosedBucket, ClosedCart, OpenCart, OutboxRow};
 use crate::changes::StoredChange;
 use crate::changes::subjects::{ProductState, Subject};
 use crate::intents::close_reservation::CloseIntent;
@@ -91,6 +91,22 @@ fn cart_header() -> CartHeader {
         claim: Some(uuid(3)),
         absorbed: vec![absorbed(1, &[("case", 1_790_000_000_000_005), ("phone", 1)]), absorbed(2, &[])],
         last_merge: Some(uuid(4)),
+        outbox: Vec::new(),
+        last_stamp: 0,
+        closed_buckets: Vec::new(),
+    }
+}
+
+fn cart_header_with_closed_carts() -> CartHeader {
+    let stamp = 1_790_000_000_000_007;
+    let row = |closed| OutboxRow { cart: (at(0), CartId::new(uuid(1))), stamp, closed };
+    let closed = ClosedCart { cart: cart(), merge_id: Some(uuid(5)) };
+    let bucket = |bucket, ms| ClosedBucket { bucket, until: at(ms) };
+    CartHeader {
+        outbox: vec![row(Some(closed)), row(None)],
+        last_stamp: stamp,
+        closed_buckets: vec![bucket(2_589, 1_000), bucket(-1, -1_000)],
+        ..CartHeader::default()
     }
 }
 
@@ -313,6 +329,8 @@ fn every_noun_reads_back_from_its_fixture() {
     let bytes = fixture("cart_header", &header::encode(&cart_header()));
     assert_eq!(header::decode(&bytes), Ok(cart_header()));
     assert_eq!(header::decode(&header::encode(&CartHeader::default())), Ok(CartHeader::default()));
+    let bytes = fixture("cart_header_closed", &header::encode(&cart_header_with_closed_carts()));
+    assert_eq!(header::decode(&bytes), Ok(cart_header_with_closed_carts()));
     assert_eq!(sessions::decode(&fixture("session", &sessions::encode(&session()))), Ok(session()));
     fixture("session_by_user", &sessions::encode_until(at(7)));
     assert_eq!(products::decode(&fixture("product", &products::encode(&product()))), Ok(product()));

@@ -1,6 +1,7 @@
 //! Bucketing: unbounded lists are divided into partitions by month, by slice and shard of a day, or by price band.
 
 use crate::ids::OrderId;
+use crate::lanes::Lane;
 use crate::money::Money;
 use crate::time::{Date, Timestamp};
 
@@ -56,17 +57,21 @@ impl MonthBucket {
     }
 }
 
-/// Shards of a slice at most. At one instant a list has so many partitions for its writers, and a page reads so many.
-const SLICE_SHARDS_MAX: u32 = 64;
+/// Shards of a group in a slice at most. At one instant a process has so many partitions to write to, and a page reads so many of
+/// each process.
+pub const GROUP_SHARDS_MAX: u32 = 32;
+/// Groups of shards. Two processes that have the same group share partitions, and nothing else changes.
+const GROUPS: u32 = 1_024;
 const DAY_MS: i64 = 86_400_000;
 const DAY_SLICES_MAX: u32 = 1_440;
 /// The largest bucket count of a day: slices of a minute.
-pub const DAY_BUCKETS_MAX: u32 = SLICE_SHARDS_MAX * DAY_SLICES_MAX;
-/// The bucket count of a day without a plan: slices of a quarter of an hour. At 500 orders a second a partition gets 7 000
-/// orders with two rows each, less than 10 MiB.
-pub const DAY_BUCKETS: u32 = SLICE_SHARDS_MAX * 96;
+pub const DAY_BUCKETS_MAX: u32 = GROUP_SHARDS_MAX * DAY_SLICES_MAX;
+/// The bucket count of a day without a plan: slices of seven and a half minutes. At 500 orders a second of one process a
+/// partition gets 7 000 orders with two rows each, less than 10 MiB.
+pub const DAY_BUCKETS: u32 = GROUP_SHARDS_MAX * 192;
 
-/// A slice of a day (UTC) under a plan. It has several partitions, its shards, and a list reads the slices one after another.
+/// A slice of a day (UTC) under a plan. It has several partitions, the shards of each group, and a list reads the slices one
+/// after another.
 /// A name means one period of time, as with [`MonthBucket`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaySlice {
@@ -80,7 +85,7 @@ impl DaySlice {
     /// The slice of an instant. The buckets of a plan are shards first, then slices of time.
     pub fn of(at: Timestamp, plan: Plan) -> Self {
         let buckets = plan.buckets.clamp(1, DAY_BUCKETS_MAX);
-        let shards = buckets.min(SLICE_SHARDS_MAX);
+        let shards = buckets.min(GROUP_SHARDS_MAX);
         let slices = i64::from(buckets / shards);
         let midnight = at.date().midnight();
         let into_day = at.as_millis() - midnight.as_millis();
@@ -97,12 +102,20 @@ impl DaySlice {
     pub fn named(name: &str, starts_at: Timestamp) -> Option<Self> {
         let (_, shards) = name.split_once('x')?;
         let shards = shards.split('@').next()?.parse().ok()?;
-        let is_valid = (1..=SLICE_SHARDS_MAX).contains(&shards);
+        let is_valid = (1..=GROUP_SHARDS_MAX).contains(&shards);
         is_valid.then(|| Self { name: name.to_owned(), starts_at, shards })
     }
 }
 
-/// The shard of an order among the `shards` partitions of its slice. The mapping is even and never changes.
+/// The group of an order's shard: that of the process that made its id, so that processes do not share partitions. The mapping
+/// never changes.
+pub fn shard_group(order_id: OrderId) -> u32 {
+    // The low bits of other ids are no lane: some are random, and an order each would have a group of its own.
+    let is_stamped = order_id.uuid().get_version_num() == 7;
+    if is_stamped { u32::from(Lane::of(order_id.uuid()).number()) % GROUPS } else { 0 }
+}
+
+/// The shard of an order among the `shards` partitions of its group in a slice. The mapping is even and never changes.
 pub fn shard(order_id: OrderId, shards: u32) -> u32 {
     // The last bytes of a version 7 UUID are random, those of an id made from an ObjectId are zero: all bytes are mixed.
     let bits = order_id.uuid().as_u128();
@@ -219,10 +232,10 @@ mod tests {
         let change = at("2026-11-20T10:07:00Z");
         let plans = [
             Plan { starts_at: Timestamp::EPOCH, buckets: DAY_BUCKETS },
-            Plan { starts_at: change, buckets: 7 * 64 },
-            Plan { starts_at: at("2026-11-20T20:00:00Z"), buckets: 7 * 64 },
+            Plan { starts_at: change, buckets: 7 * 32 },
+            Plan { starts_at: at("2026-11-20T20:00:00Z"), buckets: 7 * 32 },
         ];
-        let mut last = DaySlice { name: String::new(), starts_at: at("2026-11-20"), shards: 64 };
+        let mut last = DaySlice { name: String::new(), starts_at: at("2026-11-20"), shards: 32 };
         let mut names = std::collections::HashSet::new();
         for minute in 0..1_440 {
             let now = at("2026-11-20").plus_seconds(minute * 60);
@@ -235,9 +248,9 @@ mod tests {
             assert_eq!(DaySlice::named(&slice.name, slice.starts_at).as_ref(), Some(&slice));
             last = slice;
         }
-        assert_eq!(names.len(), 41 + 4 + 2);
-        assert!(names.contains("40of96x64") && names.contains("2of7x64@2026-11-20T10:07:00.000Z"));
-        for damaged in ["", "3", "3of4", "3of4x", "3of4x0", "3of4x65"] {
+        assert_eq!(names.len(), 81 + 4 + 2);
+        assert!(names.contains("80of192x32") && names.contains("2of7x32@2026-11-20T10:07:00.000Z"));
+        for damaged in ["", "3", "3of4", "3of4x", "3of4x0", "3of4x33"] {
             assert_eq!(DaySlice::named(damaged, change), None, "{damaged}");
         }
     }
@@ -249,14 +262,14 @@ mod tests {
             DaySlice::of(at("2026-11-20T12:00:00Z"), plan)
         };
         assert_eq!((slice(1).name.as_str(), slice(4).name.as_str()), ("0of1x1", "0of1x4"));
-        assert_eq!(slice(128).name, "1of2x64");
-        assert_eq!(slice(DAY_BUCKETS_MAX).name, "720of1440x64");
+        assert_eq!(slice(64).name, "1of2x32");
+        assert_eq!(slice(DAY_BUCKETS_MAX).name, "720of1440x32");
         assert_eq!(slice(u32::MAX), slice(DAY_BUCKETS_MAX));
     }
 
     #[test]
     fn a_partition_of_a_busy_day_stays_within_its_bound() {
-        // 500 orders a second, each two rows of at most 700 bytes.
+        // 500 orders a second of one process, each two rows of at most 700 bytes.
         let plan = Plan { starts_at: Timestamp::EPOCH, buckets: DAY_BUCKETS };
         let (from, to) = (at("2026-11-20"), at("2026-11-21"));
         let mut slices = std::collections::HashSet::new();
@@ -265,7 +278,7 @@ mod tests {
             slices.insert(DaySlice::of(now, plan).name);
             now = now.plus_seconds(1);
         }
-        let rows = 2 * 500 * 86_400 / (slices.len() * 64);
+        let rows = 2 * 500 * 86_400 / (slices.len() * 32);
         assert!(rows < 100_000 && rows * 700 < 10 * 1024 * 1024, "{rows} rows");
     }
 
@@ -287,6 +300,17 @@ mod tests {
             assert_eq!(Band::slice(price, 1), 0);
             assert!(Band::slice(price, 64) < 64);
         }
+    }
+
+    #[test]
+    fn processes_have_groups_of_their_own_and_foreign_ids_share_one() {
+        let stamped =
+            |lane: u128| OrderId::new(Uuid::from_u128(0x0190 << 112 | 0x7 << 76 | 0x8 << 60 | lane));
+        let groups: std::collections::HashSet<u32> =
+            (0..500).map(|lane| shard_group(stamped(lane))).collect();
+        assert_eq!(groups.len(), 500);
+        assert_eq!(shard_group(stamped(0xffff)), 1_023);
+        assert_eq!(shard_group(OrderId::new(Uuid::from_u128(0x4 << 76 | 0x8 << 60 | 0x4d))), 0);
     }
 
     #[test]

@@ -22,6 +22,10 @@ impl Lane {
         Self(u16::from_be_bytes([high, low]))
     }
 
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
     /// The id with this lane in its lowest 16 bits. A version 7 UUID stays one: its time and counter are above.
     #[must_use]
     pub fn stamp(self, id: Uuid) -> Uuid {

@@ -1,10 +1,11 @@
-//! Carts: an owner's carts are one partition. A line is changed by a plain write, everything else is decided by lightweight
-//! transactions on the partition's header (`protocol.rs`).
+//! Carts: an owner's open cart is one partition. A line is changed by a plain write, everything else is decided by lightweight
+//! transactions on the partition's header (`protocol.rs`). Closed carts are rows of other partitions (`closed.rs`).
 //!
 //! Reading the active cart takes one statement. Setting a line takes a read, one mutation with its history row, and a read; the
 //! first change of a day also writes the index row by which the report of idle carts finds the owner.
 
 mod checkout;
+mod closed;
 mod decisions;
 mod export;
 mod lines;
@@ -25,6 +26,7 @@ use scylla::value::CqlDate;
 use uuid::Uuid;
 
 use crate::CassandraStore;
+use crate::bucketing::hash_of;
 use crate::driver::scan;
 use crate::driver::statements::{Access, Cql};
 use crate::schema::tables::Table;
@@ -32,9 +34,7 @@ pub(crate) use checkout::CloseResult;
 use decisions::{Decided, Plan, Planned};
 use lines::LineChange;
 use protocol::active_cart_of;
-use rows::{
-    CLOSED_PART, CartPartition, HEADER_ROW, OPEN_COLUMNS, OPEN_PART, OPEN_ROWS_MAX, RowTtl, owner_kind,
-};
+use rows::{CartPartition, HEADER_ROW, OPEN_COLUMNS, OPEN_PART, OPEN_ROWS_MAX, RowTtl, owner_kind};
 
 /// Partitions of one day in `carts_by_day`, each with the carts of a few owners: at a thousand new carts a second 21 000.
 const DAY_SHARDS: u32 = 4_096;
@@ -53,12 +53,13 @@ pub(crate) struct Statements {
     read_marker: PreparedStatement,
     list: PreparedStatement,
     scan: PreparedStatement,
-    /// The condition of every batch; the statements after it have none.
+    scan_closed: PreparedStatement,
+    /// The condition of every batch; the statement after it has none.
     update_header: PreparedStatement,
-    insert_closed: PreparedStatement,
-    delete_closed: PreparedStatement,
     insert_marker: PreparedStatement,
     /// Plain, with the write timestamp of the caller.
+    insert_closed: PreparedStatement,
+    delete_closed: PreparedStatement,
     update_line: PreparedStatement,
     delete_lines: PreparedStatement,
     insert_change: PreparedStatement,
@@ -73,9 +74,11 @@ pub(crate) struct Statements {
 
 impl Statements {
     pub(crate) async fn prepare(cql: &Cql) -> Result<Self> {
-        let (carts, changes, days) = (Table::CartsByOwner, Table::CartChanges, Table::CartsByDay);
+        let [carts, closed, changes, days] =
+            [Table::CartsByOwner, Table::ClosedCarts, Table::CartChanges, Table::CartsByDay];
         let of_owner = "owner_kind = ? AND owner_id = ?";
         let of_row = format!("{of_owner} AND part = ? AND created_at = ? AND cart_id = ? AND product_id = ?");
+        let of_closed = format!("{of_owner} AND bucket = ? AND created_at = ? AND cart_id = ?");
         let of_change =
             format!("{of_owner} AND changed_at = ? AND version = ? AND product_id = ? AND cart_id = ?");
         let change_columns = "changed_at, version, product_id, cart_id, quantity";
@@ -88,15 +91,14 @@ impl Statements {
         let serial_revision =
             format!("SELECT rev, recent_op_tokens FROM {{}} WHERE {of_owner} AND {HEADER_ROW}");
         let list = format!(
-            "SELECT created_at, cart_id, cart, merge_id FROM {{}} \
-             WHERE {of_owner} AND part = {CLOSED_PART} AND (created_at, cart_id) < (?, ?)"
+            "SELECT cart FROM {{}} WHERE {of_owner} AND bucket = ? AND (created_at, cart_id) < (?, ?)"
         );
         let update_header = format!(
             "UPDATE {{}} USING TTL ? SET rev = ?, recent_op_tokens = ?, state = ? \
              WHERE {of_owner} AND {HEADER_ROW} IF rev = ?"
         );
-        let insert_closed = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, cart, merge_id) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?";
+        let insert_closed = "INSERT INTO {} (owner_kind, owner_id, bucket, created_at, cart_id, cart, merge_id) \
+             VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?";
         let insert_marker = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, outcome) \
              VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?";
         let update_line = format!("UPDATE {{}} USING TIMESTAMP ? AND TTL ? SET line = ? WHERE {of_row}");
@@ -118,14 +120,16 @@ impl Statements {
             lane: Uuid::new_v4().into_bytes()[0],
             read_open: read(carts, &read_open).await?,
             serial_revision: cql.prepare(carts, Access::Serial, &serial_revision).await?,
-            read_closed: read(carts, &format!("SELECT cart, merge_id FROM {{}} WHERE {of_row}")).await?,
+            read_closed: read(closed, &format!("SELECT cart, merge_id FROM {{}} WHERE {of_closed}")).await?,
             read_marker: read(carts, &format!("SELECT outcome FROM {{}} WHERE {of_row}")).await?,
-            list: paged(read(carts, &list).await?),
-            scan: scan::prepare(cql, carts, "owner_kind, owner_id, part, state, cart").await?,
+            list: paged(read(closed, &list).await?),
+            scan: scan::prepare(cql, carts, "owner_kind, owner_id, part, state").await?,
+            scan_closed: scan::prepare(cql, closed, "cart").await?,
             update_header: cas(&update_header).await?,
-            insert_closed: cas(insert_closed).await?,
-            delete_closed: cas(&format!("DELETE FROM {{}} WHERE {of_row}")).await?,
             insert_marker: cas(insert_marker).await?,
+            insert_closed: write(closed, insert_closed).await?,
+            delete_closed: write(closed, &format!("DELETE FROM {{}} USING TIMESTAMP ? WHERE {of_closed}"))
+                .await?,
             update_line: write(carts, &update_line).await?,
             delete_lines: write(carts, &delete_lines).await?,
             insert_change: write(changes, insert_change).await?,
@@ -306,10 +310,6 @@ const fn from_cql_date(day: CqlDate) -> Date {
     Date::from_days((day.0 ^ (1 << 31)).cast_signed())
 }
 
-/// The shard of an owner (FNV-1a), the same in every process.
 fn day_shard(owner: &Owner) -> i32 {
-    let hash = owner.id().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    i32::try_from((hash >> 32) % u64::from(DAY_SHARDS)).unwrap_or_default()
+    i32::try_from(hash_of(owner.id()) % u64::from(DAY_SHARDS)).unwrap_or_default()
 }

@@ -22,10 +22,11 @@ pub(crate) use mw_codec::spool::Spool;
 const CONCURRENT_WRITES: usize = 32;
 
 /// The tables that records are read from, each with a column of its key.
-const SOURCES: [(Table, &str); 8] = [
+const SOURCES: [(Table, &str); 9] = [
     (Table::ProductById, "product_id"),
     (Table::Stock, "product_id"),
     (Table::CartsByOwner, "owner_id"),
+    (Table::ClosedCarts, "owner_id"),
     (Table::CartChanges, "owner_id"),
     (Table::SessionsById, "session_id"),
     (Table::Reservations, "time_bucket"),

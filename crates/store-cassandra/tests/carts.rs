@@ -8,7 +8,8 @@ use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, CartId, IdempotencyKey, MergeMode, Owner, ProductId, SessionId, Timestamp, UserId};
 use mw_store::carts::{Abandon, Merge, SetLine};
 use mw_store::{Carts, Fingerprint, PageRequest, Refusal, RequestIdentity};
-use mw_store_cassandra::CassandraStore;
+use mw_store_cassandra::connect::connect;
+use mw_store_cassandra::{CassandraStore, Class};
 use mw_testkit::cassandra::Lease;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -181,6 +182,52 @@ async fn an_interrupted_merge_is_finished_by_a_repeat_or_by_recovery() {
             assert_eq!(carts[0].merged_into, Some(own.cart_id));
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn past_carts_are_listed_from_partitions_that_do_not_grow_with_them() {
+    const CARTS: i64 = 40;
+    let (stores, lease) = processes(2).await;
+    let owner = user("u");
+    let lifetime = CartLifetime { user_ms: 400 * 86_400_000, guest_ms: 86_400_000 };
+    let mut closed = Vec::new();
+    for (number, store) in (0..CARTS).zip(stores.iter().cycle()) {
+        let now = NOW.plus_seconds(number * 3 * 86_400);
+        let (owner, new_cart_id) = (owner.clone(), CartId::new(Uuid::new_v4()));
+        let product_id = ProductId::parse("a").unwrap();
+        let line =
+            SetLine { owner, product_id, quantity: 1, new_cart_id, expected_version: None, lifetime, now };
+        let owner = line.owner.clone();
+        store.set_line(line).await.unwrap();
+        let command = Abandon { owner, expected_version: None, lifetime, now, identity: None };
+        closed.insert(0, store.abandon(command).await.unwrap().value.cart_id);
+    }
+    let now = NOW.plus_seconds(CARTS * 3 * 86_400);
+    for limit in [3, 100] {
+        let mut found = Vec::new();
+        let mut request = PageRequest::first(limit);
+        loop {
+            let page = stores[1].carts(&owner, now, request.clone()).await.unwrap();
+            found.extend(page.items.iter().map(|cart| cart.cart_id));
+            if page.next.is_none() {
+                break;
+            }
+            request.after = page.next;
+        }
+        assert_eq!(found, closed, "{limit} a page");
+    }
+
+    let session = connect(lease.options()).await.unwrap();
+    let keyspace = Class::Carts.keyspace(&lease.options().keyspace);
+    let rows = async |text: String| {
+        let result = session.query_unpaged(text, ()).await.unwrap().into_rows_result().unwrap();
+        result.rows_num()
+    };
+    let of_owner = "owner_kind = 'user' AND owner_id = 'u'";
+    let open = format!("SELECT part FROM {keyspace}.carts_by_owner WHERE {of_owner}");
+    assert_eq!(rows(open).await, 1, "the header alone");
+    let partitions = format!("SELECT DISTINCT owner_kind, owner_id, bucket FROM {keyspace}.closed_carts");
+    assert!((15..=16).contains(&rows(partitions).await), "a partition is eight days");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -45,8 +45,9 @@ impl CassandraStore {
         if let Decided::Done(CloseResult::Closed) = self.decide(owner, None, ttl, plan).await? {
             return Ok(CloseResult::Closed);
         }
-        let stored = self.stored_cart(owner, cart_key(ordered)).await?;
-        let is_closed = stored.is_some_and(|stored| stored.cart.order_id == Some(order_id));
+        let partition = self.cart_partition(owner).await?;
+        let closed = self.closed_cart(&partition, cart_key(ordered)).await?;
+        let is_closed = closed.is_some_and(|closed| closed.cart.order_id == Some(order_id));
         Ok(if is_closed { CloseResult::Closed } else { CloseResult::Conflict })
     }
 }

@@ -6,8 +6,9 @@ use mw_domain::{Cart, Owner};
 use mw_store::{Result, StoreError};
 use uuid::Uuid;
 
+use super::closed::{buckets_after, fill_outbox};
 use super::protocol::{claimed, decided, revoked};
-use super::rows::{CartBatch, CartPartition, RowTtl, cart_key, owner_kind};
+use super::rows::{CartBatch, CartPartition, RowTtl, owner_kind};
 use super::subject;
 use crate::CassandraStore;
 use crate::driver::time::to_cql;
@@ -70,8 +71,8 @@ impl CassandraStore {
 
     /// Revokes the claim that the partition shows. It does not matter whether another process was faster.
     async fn revoke(&self, partition: &CartPartition) -> Result<()> {
-        let ttl = RowTtl::of_rest(partition);
-        let batch = CartBatch::new(&self.carts, partition, &revoked(&partition.view.header), ttl);
+        let header = revoked(&partition.view.header);
+        let batch = CartBatch::new(&self.carts, partition, &header, partition.rest_ttl());
         let revoked = batch.apply(&self.cql, &mut CasLoop::of(subject(&partition.owner))).await;
         match revoked {
             // Ambiguous as well: the next read shows whether the claim is still there.
@@ -92,7 +93,8 @@ impl CassandraStore {
             return Ok(Some(seen));
         }
         let claim = Uuid::new_v4();
-        let batch = CartBatch::new(&self.carts, &seen, &claimed(&seen.view.header, claim), ttl);
+        let header = claimed(&seen.view.header, claim);
+        let batch = CartBatch::new(&self.carts, &seen, &header, seen.header_ttl(ttl));
         // A claim has no effect of its own: whatever becomes of it, nothing was decided.
         if !batch.apply(&self.cql, cas_loop).await.map_err(StoreError::before_first_effect)? {
             return Ok(None);
@@ -175,13 +177,12 @@ impl CassandraStore {
         if plan.after.is_some() {
             header.last_merge = None;
         }
-        let mut batch = CartBatch::new(&self.carts, partition, &header, ttl);
-        for (cart, merge_id) in &plan.closed {
-            batch.put_closed(cart, *merge_id);
-        }
-        for cart in &plan.reopened {
-            batch.delete_closed(cart_key(cart));
-        }
+        let ttl_seconds = partition.header_ttl(ttl);
+        header.closed_buckets = buckets_after(&partition.view.header, ttl.now);
+        fill_outbox(&mut header, plan, self.clock.micros());
+        // Crash in here: rows of carts that the header has as well; the next decision writes them again.
+        self.write_outbox(partition, ttl_seconds).await.map_err(StoreError::before_first_effect)?;
+        let mut batch = CartBatch::new(&self.carts, partition, &header, ttl_seconds);
         if let Some((op_id, outcome)) = &plan.marker {
             batch.put_marker(*op_id, outcome.clone());
         }

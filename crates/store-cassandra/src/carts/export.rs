@@ -1,14 +1,18 @@
 //! Carts and their history as export records: all of them out, one at a time in.
 
-use mw_domain::{Cart, CartChange, CartStatus, Owner};
+use std::collections::HashSet;
+
+use mw_codec::carts::decode as decode_cart;
+use mw_domain::{Cart, CartChange, CartId, CartStatus, Owner};
 use mw_store::Result;
 use mw_store::export::Record;
 use scylla::value::CqlTimestamp;
 
+use super::closed::unwritten;
 use super::decisions::{Plan, Planned};
 use super::lists::read_change;
 use super::lock_key;
-use super::rows::{CartPartition, OPEN_PART, RowTtl, cart_key, parse_owner, read_stored};
+use super::rows::{CartPartition, OPEN_PART, RowTtl, cart_key, parse_owner};
 use crate::CassandraStore;
 use crate::driver::scan::Scan;
 use crate::export::Spool;
@@ -42,18 +46,27 @@ impl CassandraStore {
     }
 
     pub(crate) async fn export_carts(&self, into: &mut Spool) -> Result<()> {
-        type Row = (String, String, i32, Option<Vec<u8>>, Option<Vec<u8>>);
+        type Row = (String, String, i32, Option<Vec<u8>>);
         let mut rows: Scan<'_, Row> = Scan::new(&self.cql, &self.carts.scan);
-        while let Some((kind, id, part, state, closed)) = rows.next().await? {
-            if part == OPEN_PART && state.is_some() {
-                // Its lines may go on in the next page, which is read at a later moment: read the partition whole.
-                let owner = parse_owner(&kind, &id)?;
-                if let Some(cart) = self.settled_partition(&owner).await?.open {
-                    into.push(&Record::Cart(cart))?;
-                }
+        let mut exported: HashSet<CartId> = HashSet::new();
+        while let Some((kind, id, part, state)) = rows.next().await? {
+            if part != OPEN_PART || state.is_none() {
+                continue;
             }
-            if let Some(closed) = closed {
-                into.push(&Record::Cart(read_stored(&closed, None)?.cart))?;
+            // Its lines may go on in the next page, which is read at a later moment: read the partition whole.
+            let partition = self.settled_partition(&parse_owner(&kind, &id)?).await?;
+            for cart in partition.open.iter().chain(unwritten(&partition.view.header)) {
+                into.push(&Record::Cart(cart.clone()))?;
+                exported.insert(cart.cart_id);
+            }
+        }
+        // After the headers: a cart that is in neither was closed and written in between, so it is in the rows now.
+        let mut rows: Scan<'_, (Option<Vec<u8>>,)> = Scan::new(&self.cql, &self.carts.scan_closed);
+        while let Some((closed,)) = rows.next().await? {
+            let Some(closed) = closed else { continue };
+            let cart = decode_cart(&closed)?;
+            if !exported.contains(&cart.cart_id) {
+                into.push(&Record::Cart(cart))?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! A page has a bound on what it reads, so that it may come back short or empty with a cursor to go on from.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -13,7 +14,8 @@ use scylla::response::PagingState;
 use scylla::value::{CqlDate, CqlTimestamp};
 use uuid::Uuid;
 
-use super::rows::{CartKey, StoredCart, cart_key, owner_kind, parse_owner, read_stored};
+use super::closed::{start_of, unwritten};
+use super::rows::{CartKey, CartPartition, cart_key, owner_kind, parse_owner};
 use super::{cql_date, day_shard, from_cql_date};
 use crate::CassandraStore;
 use crate::driver::time::{from_cql, to_cql};
@@ -41,9 +43,6 @@ pub(super) fn read_change((at, version, product_id, cart_id, quantity): ChangeRo
     })
 }
 
-/// A row of a closed cart.
-type ClosedRow = (CqlTimestamp, Vec<u8>, Option<Vec<u8>>, Option<Uuid>);
-
 /// A part of an owner's carts, and the key to go on after; `None` at the end.
 struct CartPage {
     carts: Vec<Cart>,
@@ -59,42 +58,39 @@ impl CassandraStore {
         limit: usize,
         wanted: impl Fn(&Cart) -> bool + Send + Sync,
     ) -> Result<CartPage> {
-        // The open cart first: one that is closed in between is then in both, and not in neither.
-        let open = self.settled_partition(owner).await?.open;
-        let mut page = self.read_closed_after(owner, after, limit, &wanted).await?;
-        let open = open.filter(|open| cart_key(open) < after && wanted(open));
-        let is_within = |open: &Cart| page.next.is_none_or(|next| cart_key(open) > next);
-        let Some(open) = open.filter(is_within) else { return Ok(page) };
-        let at = page.carts.partition_point(|cart| cart_key(cart) > cart_key(&open));
-        match page.carts.get(at) {
-            Some(closed) if closed.cart_id == open.cart_id => {}
-            _ => page.carts.insert(at, open),
-        }
-        let has_more = page.next.is_some();
-        let mut page_with_open = truncated(page.carts, limit);
-        if has_more && page_with_open.next.is_none() {
-            page_with_open.next = page.next;
-        }
-        Ok(page_with_open)
+        // The header first: a cart that is closed, or gets its row, in between is then in both, and not in neither.
+        let partition = self.settled_partition(owner).await?;
+        let header = &partition.view.header;
+        // The header overrides the rows.
+        let known: HashSet<CartKey> =
+            header.outbox.iter().map(|row| row.cart).chain(partition.open.iter().map(cart_key)).collect();
+        let wanted_row = |cart: &Cart| !known.contains(&cart_key(cart)) && wanted(cart);
+        let mut page = self.read_closed_after(&partition, after, limit, &wanted_row).await?;
+        let end = page.next;
+        let is_within = |cart: &&Cart| cart_key(cart) < after && end.is_none_or(|end| cart_key(cart) > end);
+        let of_header = partition.open.iter().chain(unwritten(header)).filter(is_within);
+        page.carts.extend(of_header.filter(|cart| wanted(cart)).cloned());
+        page.carts.sort_unstable_by_key(|cart| Reverse(cart_key(cart)));
+        let page = truncated(page.carts, limit);
+        Ok(CartPage { next: page.next.or(end), ..page })
     }
 
     /// Reads an owner's closed carts after a key until there are more than `limit` that are `wanted`.
     async fn read_closed_after(
         &self,
-        owner: &Owner,
+        partition: &CartPartition,
         after: CartKey,
         limit: usize,
         wanted: &(impl Fn(&Cart) -> bool + Send + Sync),
     ) -> Result<CartPage> {
-        let (created_at, cart_id) = after;
-        let key = (owner_kind(owner), owner.id(), to_cql(created_at), &cart_id.as_bytes()[..]);
         let (mut carts, mut last_read) = (Vec::new(), after);
-        let mut from = PagingState::start();
+        let buckets = partition.view.header.closed_buckets.iter().map(|known| known.bucket);
+        let mut buckets = buckets.skip_while(|bucket| start_of(*bucket) > after.0);
+        let mut next_read = buckets.next().map(|bucket| (bucket, PagingState::start()));
         for _ in 0..PAGES_MAX {
-            let (rows, next) = self.cql.page::<ClosedRow>(&self.carts.list, &key, from).await?;
-            for (_, _, closed, merge_id) in rows {
-                let Some(closed) = closed else { continue };
-                let StoredCart { cart, .. } = read_stored(&closed, merge_id)?;
+            let Some((bucket, from)) = next_read else { return Ok(truncated(carts, limit)) };
+            let (closed, next) = self.closed_page(&partition.owner, bucket, after, from).await?;
+            for cart in closed {
                 last_read = cart_key(&cart);
                 if wanted(&cart) {
                     carts.push(cart);
@@ -103,10 +99,14 @@ impl CassandraStore {
                     return Ok(truncated(carts, limit));
                 }
             }
-            let Some(next) = next else { return Ok(truncated(carts, limit)) };
-            from = next;
+            next_read = if let Some(next) = next {
+                Some((bucket, next))
+            } else {
+                last_read = (start_of(bucket), OLDEST.1);
+                buckets.next().map(|bucket| (bucket, PagingState::start()))
+            };
         }
-        Ok(CartPage { carts, next: Some(last_read) })
+        Ok(CartPage { carts, next: next_read.map(|_| last_read) })
     }
 
     pub(super) async fn list_carts(

@@ -226,8 +226,8 @@ impl CassandraStore {
         loop {
             let seen = self.settled_partition(owner).await?;
             let Some(guest) = self.claim_partition(seen, ttl, &mut cas_loop).await? else { continue };
-            let stored = self.stored_cart(owner, cart_key(&marker.guest_cart)).await?;
-            let closed_here = stored.filter(|stored| stored.merge_id == Some(op_id));
+            let closed = self.closed_cart(&guest, cart_key(&marker.guest_cart)).await?;
+            let closed_here = closed.filter(|closed| closed.merge_id == Some(op_id));
             let Some(closed) = closed_here else {
                 self.release_claim(&guest).await;
                 return Ok(());

@@ -200,7 +200,9 @@ pub(crate) fn decided(view: &View, after: Option<&Cart>, clock_micros: i64) -> C
         }
     }
     let open = after.map(|cart| OpenCart { cart: cart.clone(), base });
-    CartHeader { open, last_version, claim: None, absorbed, last_merge: header.last_merge }
+    let last_merge = header.last_merge;
+    let (outbox, last_stamp, closed_buckets) = (Vec::new(), header.last_stamp, header.closed_buckets.clone());
+    CartHeader { open, last_version, claim: None, absorbed, last_merge, outbox, last_stamp, closed_buckets }
 }
 
 /// The active cart: an owner without one, or with an expired one, has version 0.

@@ -1,12 +1,11 @@
 //! Rows of `carts_by_owner`: an owner's partition is read from them, and a decision about it is one conditional batch.
 //!
-//! A partition has three parts. The first has the header and the cells of lines, and is what a request reads; the second has a row
-//! a closed cart; the third has the markers of operations. The header, closed carts and markers are written by LWTs only, the cells
-//! by plain writes only. Every change of a cart moves its expiry, and nothing of it must expire before it. So rows get a TTL of two
-//! cart lifetimes, and a change that finds less than one remaining goes through a decision, which writes the header whole.
+//! A partition has two parts. The first has the header and the cells of lines, and is what a request reads; the second has the
+//! markers of operations. Header and markers are written by LWTs only, the cells by plain writes only. Every change of a
+//! cart moves its expiry, and nothing of it must expire before it. So rows get a TTL of two cart lifetimes, and a change that finds
+//! less than one remaining goes through a decision, which writes the header whole.
 
 use mw_codec::carts::header::{self as codec, CartHeader};
-use mw_codec::carts::{decode as decode_cart, encode as encode_cart};
 use mw_domain::carts::CartLifetime;
 use mw_domain::limits::LINES_MAX;
 use mw_domain::{Cart, CartId, Owner, ProductId, SessionId, Timestamp, UserId};
@@ -20,13 +19,12 @@ use super::Statements;
 use super::protocol::{LineCell, View};
 use crate::CassandraStore;
 use crate::driver::statements::{Cql, Row};
-use crate::driver::time::{from_cql, to_cql, ttl_seconds};
+use crate::driver::time::{from_cql, ttl_seconds};
 use crate::revision::{CasLoop, NextRevision, Revision};
 
-/// The `part` of the header and the lines, of the closed carts, and of the markers.
+/// The `part` of the header and the lines, and of the markers.
 pub(super) const OPEN_PART: i32 = 0;
-pub(super) const CLOSED_PART: i32 = 1;
-pub(super) const MARKER_PART: i32 = 2;
+pub(super) const MARKER_PART: i32 = 1;
 /// The row of the header, which sorts before every line.
 pub(super) const HEADER_ROW: &str =
     "part = 0 AND created_at = 253402300799999 AND cart_id = 0x AND product_id = ''";
@@ -66,18 +64,6 @@ pub(super) struct OpenRow {
     line: Option<LineValue>,
     line_stamp: Option<i64>,
     line_ttl: Option<i32>,
-}
-
-/// A closed cart, and what its row has besides it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoredCart {
-    pub(super) cart: Cart,
-    /// The merge that closed the cart.
-    pub(super) merge_id: Option<Uuid>,
-}
-
-pub(super) fn read_stored(cart: &[u8], merge_id: Option<Uuid>) -> Result<StoredCart> {
-    Ok(StoredCart { cart: decode_cart(cart)?, merge_id })
 }
 
 pub(super) const fn owner_kind(owner: &Owner) -> &'static str {
@@ -156,6 +142,16 @@ impl CartPartition {
         self.open.as_ref().filter(|cart| !cart.is_expired(now))
     }
 
+    /// The TTL of the header after a change, which shortens none: an imported cart may have less time left than what the header has.
+    pub(super) fn header_ttl(&self, ttl: RowTtl) -> i32 {
+        if self.revision == Revision::default() { ttl.seconds } else { ttl.seconds.max(self.ttl_left) }
+    }
+
+    /// The TTL of a header of which only the claim changes.
+    pub(super) fn rest_ttl(&self) -> i32 {
+        self.ttl_left.clamp(1, i32::MAX)
+    }
+
     /// The active cart, expired or not, if it is the one with this key.
     pub(super) fn open_with_key(&self, key: CartKey) -> Option<&Cart> {
         self.open.as_ref().filter(|cart| cart_key(cart) == key)
@@ -173,6 +169,8 @@ impl CartPartition {
 /// The TTLs of the rows that a change writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowTtl {
+    /// The time of the change.
+    pub(super) now: Timestamp,
     pub(super) seconds: i32,
     /// Below this a blind write is not enough.
     min_seconds: i32,
@@ -185,6 +183,7 @@ impl RowTtl {
         let expiry = lifetime.expiry(owner, now);
         let min_seconds = ttl_seconds(now, expiry);
         Self {
+            now,
             seconds: ttl_seconds(now, lifetime.expiry(owner, expiry)),
             min_seconds,
             day_seconds: min_seconds.saturating_add(DAY_SECONDS),
@@ -196,16 +195,11 @@ impl RowTtl {
         let life_ms = cart.expires_at.as_millis().saturating_sub(cart.updated_at.as_millis());
         let until = cart.expires_at.plus_millis(life_ms);
         Self {
+            now: cart.updated_at,
             seconds: ttl_seconds(cart.updated_at, until),
             min_seconds: i32::MAX,
             day_seconds: ttl_seconds(cart.updated_at, cart.expires_at).saturating_add(DAY_SECONDS),
         }
-    }
-
-    /// For a header of which only the claim changes.
-    pub(super) fn of_rest(partition: &CartPartition) -> Self {
-        let seconds = partition.ttl_left.clamp(1, i32::MAX);
-        Self { seconds, min_seconds: seconds, day_seconds: seconds }
     }
 }
 
@@ -214,7 +208,6 @@ impl RowTtl {
 pub(super) struct CartBatch<'s> {
     statements: &'s Statements,
     owner: Owner,
-    ttl: RowTtl,
     next: NextRevision,
     rows: Vec<(&'s PreparedStatement, Row)>,
 }
@@ -224,12 +217,12 @@ impl<'s> CartBatch<'s> {
         statements: &'s Statements,
         before: &CartPartition,
         header: &CartHeader,
-        ttl: RowTtl,
+        ttl_seconds: i32,
     ) -> Self {
         let next = before.revision.next();
         let owner = before.owner.clone();
         let update = (
-            ttl.seconds,
+            ttl_seconds,
             next.rev,
             next.recent_op_tokens.clone(),
             codec::encode(header),
@@ -238,34 +231,7 @@ impl<'s> CartBatch<'s> {
             next.expected,
         );
         let rows: Vec<(&PreparedStatement, Row)> = vec![(&statements.update_header, Box::new(update))];
-        Self { statements, owner, ttl, next, rows }
-    }
-
-    pub(super) fn put_closed(&mut self, cart: &Cart, merge_id: Option<Uuid>) {
-        let row = (
-            owner_kind(&self.owner),
-            self.owner.id().to_owned(),
-            CLOSED_PART,
-            to_cql(cart.created_at),
-            cart.cart_id.as_bytes().to_vec(),
-            NO_PRODUCT,
-            encode_cart(cart),
-            merge_id,
-            self.ttl.seconds,
-        );
-        self.rows.push((&self.statements.insert_closed, Box::new(row)));
-    }
-
-    pub(super) fn delete_closed(&mut self, (created_at, cart_id): CartKey) {
-        let key = (
-            owner_kind(&self.owner),
-            self.owner.id().to_owned(),
-            CLOSED_PART,
-            to_cql(created_at),
-            cart_id.as_bytes().to_vec(),
-            NO_PRODUCT,
-        );
-        self.rows.push((&self.statements.delete_closed, Box::new(key)));
+        Self { statements, owner, next, rows }
     }
 
     /// Stores the outcome of an operation together with its effect.
@@ -296,25 +262,6 @@ impl CassandraStore {
         let rows: Vec<OpenRow> =
             self.cql.rows(&self.carts.read_open, (owner_kind(owner), owner.id())).await?;
         CartPartition::read(owner, rows)
-    }
-
-    pub(super) async fn stored_cart(
-        &self,
-        owner: &Owner,
-        (created_at, cart_id): CartKey,
-    ) -> Result<Option<StoredCart>> {
-        let key = (
-            owner_kind(owner),
-            owner.id(),
-            CLOSED_PART,
-            to_cql(created_at),
-            &cart_id.as_bytes()[..],
-            NO_PRODUCT,
-        );
-        let row: Option<(Option<Vec<u8>>, Option<Uuid>)> =
-            self.cql.first(&self.carts.read_closed, key).await?;
-        let stored = row.and_then(|(cart, merge_id)| Some((cart?, merge_id)));
-        stored.map(|(cart, merge_id)| read_stored(&cart, merge_id)).transpose()
     }
 
     /// The marker of an operation in an owner's partition. It must be read after the partition: if the marker is

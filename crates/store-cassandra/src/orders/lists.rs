@@ -1,8 +1,8 @@
 //! Lists of orders and the sales report. Reads only.
 //!
 //! A list is divided into buckets: months of a user, slices of the days of a zone or of the shop. The table `buckets` names
-//! those that may have orders; a list walks them newest first and stops when its page is full. A slice has several shards,
-//! which are read together.
+//! those that may have orders; a list walks them newest first and stops when its page is full. A slice has several shards of each
+//! process that wrote to it, which are read together.
 
 use std::cmp::Reverse;
 
@@ -16,7 +16,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlDate;
 use uuid::Uuid;
 
-use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed};
+use super::rows::{LIST_COLUMNS, ListRow, Snapshot, day_of, read_listed, read_slice_and_group};
 use crate::CassandraStore;
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql};
@@ -24,6 +24,8 @@ use crate::schema::tables::Table;
 
 /// Buckets read from the table `buckets` at a time.
 const BUCKETS: i32 = 64;
+/// Slices with a group each read from the table `buckets` at a time: more than a slice has groups.
+const SLICE_GROUPS: i32 = 4_096;
 /// Shards of a slice read at the same time.
 const CONCURRENT_SHARDS: usize = 16;
 /// Orders in one page of the sales report.
@@ -115,16 +117,16 @@ impl PageBuilder {
 }
 
 impl CassandraStore {
-    /// Buckets of a list that may have orders of the period before `below`, newest first, up to [`BUCKETS`].
+    /// Buckets of a list that may have orders of the period before `below`, newest first, up to `limit`.
     async fn next_buckets(
         &self,
         table: Table,
         key: &str,
         period: &Period,
-        below: Timestamp,
+        (below, limit): (Timestamp, i32),
     ) -> Result<Vec<(Timestamp, String)>> {
         let period_below = Period { from: period.from, to: below };
-        let mut buckets = self.bucketing.buckets(&self.cql, table, key, &period_below, BUCKETS).await?;
+        let mut buckets = self.bucketing.buckets(&self.cql, table, key, &period_below, limit).await?;
         // The bucket that the period begins in is the last one with orders of the period.
         if let Some(last) = buckets.iter().position(|(starts_at, _)| *starts_at <= period.from) {
             let first = buckets.get(last).map(|(starts_at, _)| *starts_at);
@@ -144,7 +146,7 @@ impl CassandraStore {
         let table = Table::OrdersByCustomer;
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let buckets = self.next_buckets(table, user_id.as_str(), &period, below).await?;
+            let buckets = self.next_buckets(table, user_id.as_str(), &period, (below, BUCKETS)).await?;
             for (_, bucket) in &buckets {
                 let values = (
                     user_id.as_str(),
@@ -169,26 +171,36 @@ impl CassandraStore {
         }
     }
 
-    /// The slices of a day that may have orders of the period before `below`, newest first.
+    /// The slices of a day that may have orders of the period before `below`, newest first, each with its groups.
     async fn slices(
         &self,
         key: &str,
         day: Date,
         period: &Period,
         mut below: Timestamp,
-    ) -> Result<Vec<DaySlice>> {
+    ) -> Result<Vec<GroupedSlice>> {
         let (table, key) = (Table::OrdersByDay, slices_key(key, day));
-        let mut slices = Vec::new();
+        let corrupt = |name: &str| {
+            StoreError::Corrupt(format!("read buckets of {}: invalid slice {name:?}", table.name()))
+        };
+        let mut slices: Vec<GroupedSlice> = Vec::new();
         loop {
-            let buckets = self.next_buckets(table, &key, period, below).await?;
+            let mut buckets = self.next_buckets(table, &key, period, (below, SLICE_GROUPS)).await?;
+            // Of the last slice some groups may be missing: it is read again, with the next ones.
+            let cut =
+                buckets.last().map(|(starts_at, _)| *starts_at).filter(|_| is_cut(&buckets, SLICE_GROUPS));
+            buckets.retain(|(starts_at, _)| Some(*starts_at) > cut);
             for (starts_at, name) in &buckets {
-                let slice = DaySlice::named(name, *starts_at).ok_or_else(|| {
-                    StoreError::Corrupt(format!("read buckets of {}: invalid slice {name:?}", table.name()))
-                })?;
-                slices.push(slice);
+                let (slice, first_shard) =
+                    read_slice_and_group(name, *starts_at).ok_or_else(|| corrupt(name))?;
+                match slices.last_mut() {
+                    Some(last) if last.slice == slice => last.first_shards.push(first_shard),
+                    _ => slices.push(GroupedSlice { slice, first_shards: vec![first_shard] }),
+                }
             }
-            match next_below(&buckets, period) {
-                Some(starts_at) => below = starts_at,
+            match cut {
+                Some(starts_at) if !buckets.is_empty() => below = starts_at.plus_millis(1),
+                Some(_) => return Err(corrupt("more groups than there can be")),
                 None => return Ok(slices),
             }
         }
@@ -205,7 +217,7 @@ impl CassandraStore {
         let list = geo_zone.map_or(SHOP, GeoZone::as_str);
         let mut below = before.created_at.plus_millis(1).min(period.to);
         loop {
-            let days = self.next_buckets(Table::OrdersByDay, list, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, (below, BUCKETS)).await?;
             for (midnight, _) in &days {
                 for slice in self.slices(list, midnight.date(), &period, below).await? {
                     self.fill_from_slice(list, midnight.date(), &slice, &period, before, &mut page).await?;
@@ -225,16 +237,16 @@ impl CassandraStore {
         &self,
         list: &str,
         date: Date,
-        slice: &DaySlice,
+        slice: &GroupedSlice,
         period: &Period,
         before: ListCursor,
         page: &mut PageBuilder,
     ) -> Result<()> {
-        let (day, name) = (day_of(date.midnight()), slice.name.as_str());
+        let (day, name) = (day_of(date.midnight()), slice.slice.name.as_str());
         let (from, until) = (to_cql(period.from), to_cql(before.created_at));
         let id = &before.order_id.as_bytes()[..];
         let wanted = page.wanted();
-        let reads = shards(slice).map(|shard| async move {
+        let reads = slice.shards().map(|shard| async move {
             let values = (day, name, shard, list, from, until, id, wanted);
             self.cql.rows::<ListRow>(&self.orders.lists.by_day, values).await
         });
@@ -255,12 +267,12 @@ impl CassandraStore {
         let mut report = SalesReport::default();
         let mut below = period.to;
         loop {
-            let days = self.next_buckets(Table::OrdersByDay, list, &period, below).await?;
+            let days = self.next_buckets(Table::OrdersByDay, list, &period, (below, BUCKETS)).await?;
             for (midnight, _) in &days {
                 for slice in self.slices(list, midnight.date(), &period, below).await? {
-                    let partition = (midnight.date(), &slice);
+                    let partition = (midnight.date(), &slice.slice);
                     let sums: Vec<_> =
-                        shards(&slice).map(|shard| self.sum_shard(list, partition, shard, &period)).collect();
+                        slice.shards().map(|shard| self.sum_shard(list, partition, shard, &period)).collect();
                     let mut sums = stream::iter(sums).buffered(CONCURRENT_SHARDS);
                     while let Some(sum) = sums.next().await {
                         report.merge(sum?);
@@ -309,19 +321,28 @@ pub(super) fn slices_key(key: &str, day: Date) -> String {
     format!("{key}@{year:04}-{month:02}-{day:02}")
 }
 
-fn shards(slice: &DaySlice) -> impl Iterator<Item = i32> + use<> {
-    0..i32::try_from(slice.shards).unwrap_or_default()
+/// A slice with the groups of shards that may have orders.
+struct GroupedSlice {
+    slice: DaySlice,
+    first_shards: Vec<i32>,
+}
+
+impl GroupedSlice {
+    fn shards(&self) -> impl Iterator<Item = i32> {
+        let shards = i32::try_from(self.slice.shards).unwrap_or_default();
+        self.first_shards.iter().flat_map(move |first| *first..first.saturating_add(shards))
+    }
 }
 
 /// Where to read on after these buckets; `None` where there are no more of the period.
 fn next_below(buckets: &[(Timestamp, String)], period: &Period) -> Option<Timestamp> {
     let (starts_at, _) = buckets.last()?;
-    (*starts_at > period.from && is_truncated(buckets)).then_some(*starts_at)
+    (*starts_at > period.from && is_cut(buckets, BUCKETS)).then_some(*starts_at)
 }
 
 /// Whether there may be more buckets than were read.
-fn is_truncated(buckets: &[(Timestamp, String)]) -> bool {
-    buckets.len() == usize::try_from(BUCKETS).unwrap_or_default()
+fn is_cut(buckets: &[(Timestamp, String)], limit: i32) -> bool {
+    buckets.len() == usize::try_from(limit).unwrap_or_default()
 }
 
 type SalesRow = (Option<Snapshot>,);

@@ -1,5 +1,6 @@
 //! Orders as CQL rows, by id and in the three lists, converted to and from the domain's orders and events.
 
+use mw_domain::buckets::{DaySlice, GROUP_SHARDS_MAX};
 use mw_domain::lanes::time_bucket;
 use mw_domain::orders::EventKind;
 use mw_domain::{
@@ -96,6 +97,23 @@ pub(super) struct ListBuckets {
     pub(super) bucket: String,
     pub(super) slice: String,
     pub(super) shard: i32,
+}
+
+/// The shards of a group are numbered from its number times this.
+const GROUP_SHARDS: i32 = GROUP_SHARDS_MAX.cast_signed();
+
+impl ListBuckets {
+    /// How the slice of the order is listed: with the group of its shards.
+    pub(super) fn slice_and_group(&self) -> String {
+        format!("{}/{}", self.slice, self.shard / GROUP_SHARDS)
+    }
+}
+
+/// The slice and the first shard of a group that are listed together; `None` for any other text.
+pub(super) fn read_slice_and_group(listed: &str, starts_at: Timestamp) -> Option<(DaySlice, i32)> {
+    let (name, group) = listed.rsplit_once('/')?;
+    let first_shard = group.parse::<i32>().ok()?.checked_mul(GROUP_SHARDS)?;
+    Some((DaySlice::named(name, starts_at)?, first_shard))
 }
 
 /// The event of a row, and the token of the status change that wrote it.

@@ -3,7 +3,7 @@
 //! Every write is unconditional and has the order's version as its write timestamp, so it can be repeated and the
 //! newest version wins in any order of arrival. Only status changes are conditional (see `status.rs`).
 
-use mw_domain::buckets::{DaySlice, MonthBucket, shard};
+use mw_domain::buckets::{DaySlice, GROUP_SHARDS_MAX, MonthBucket, shard, shard_group};
 use mw_domain::lanes::{other_lanes, salted};
 use mw_domain::{Order, OrderEvent, OrderId, OrderStatus, Timestamp};
 use mw_store::Result;
@@ -106,7 +106,8 @@ impl CassandraStore {
     /// The slice and the shard of an order of a moment in the lists of days.
     fn day_bucket(&self, order_id: OrderId, at: Timestamp) -> (String, i32) {
         let DaySlice { name, shards, .. } = DaySlice::of(at, self.bucketing.at(Table::OrdersByDay, "", at));
-        (name, i32::try_from(shard(order_id, shards)).unwrap_or_default())
+        let shard = shard_group(order_id) * GROUP_SHARDS_MAX + shard(order_id, shards);
+        (name, i32::try_from(shard).unwrap_or_default())
     }
 
     /// The id for a new order: the one that it was given, or one made from it whose partitions have their quorum, the order's
@@ -168,26 +169,26 @@ impl CassandraStore {
         let (user, zone) = (order.user_id.as_str(), order.geo_zone.as_str());
         let plan = self.bucketing.at(Table::OrdersByCustomer, user, order.created_at);
         let month = MonthBucket::of(order.created_at, plan);
-        let ListBuckets { bucket, slice, .. } = list_buckets;
+        let bucket = &list_buckets.bucket;
         // A crash after any of them leaves a bucket without this order: readers find it empty or without the row.
         tokio::try_join!(
             self.bucketing.announce(&self.cql, Table::OrdersByCustomer, user, month.starts_at, bucket),
-            self.announce_slice(zone, slice, order),
-            self.announce_slice(SHOP, slice, order),
+            self.announce_slice(zone, list_buckets, order),
+            self.announce_slice(SHOP, list_buckets, order),
         )?;
         Ok(())
     }
 
-    /// Lists the day of an order, and its slice among those of the day, for a zone or the shop.
-    async fn announce_slice(&self, key: &str, slice: &str, order: &Order) -> Result<()> {
+    /// Lists the day of an order, and its slice and group among those of the day, for a zone or the shop.
+    async fn announce_slice(&self, key: &str, list_buckets: &ListBuckets, order: &Order) -> Result<()> {
         let table = Table::OrdersByDay;
         let plan = self.bucketing.at(table, "", order.created_at);
         let starts_at = DaySlice::of(order.created_at, plan).starts_at;
         let day = order.created_at.date();
-        let of_day = slices_key(key, day);
+        let (of_day, slice) = (slices_key(key, day), list_buckets.slice_and_group());
         tokio::try_join!(
             self.bucketing.announce(&self.cql, table, key, day.midnight(), DAY),
-            self.bucketing.announce(&self.cql, table, &of_day, starts_at, slice),
+            self.bucketing.announce(&self.cql, table, &of_day, starts_at, &slice),
         )?;
         Ok(())
     }

@@ -73,11 +73,13 @@ pub(super) fn policy(table: Table) -> TablePolicy {
             ttl: Some(40 * DAY),
             ..STRICT
         },
-        Table::RepairRuns => TablePolicy { repair: Some(WEEK), ..STRICT },
         Table::AuditLog => TablePolicy { repair: Some(WEEK), ttl: Some(400 * DAY), ..STRICT },
-        Table::Categories | Table::CartsByOwner | Table::SessionsById | Table::SessionsByUser => {
-            TablePolicy { repair: Some(WEEK), ..STRICT }
-        }
+        Table::RepairRuns
+        | Table::Categories
+        | Table::CartsByOwner
+        | Table::ClosedCarts
+        | Table::SessionsById
+        | Table::SessionsByUser => TablePolicy { repair: Some(WEEK), ..STRICT },
         Table::CartChanges => TablePolicy {
             read_repair: ReadRepair::None,
             gc_grace: DAY,
@@ -119,6 +121,7 @@ pub(super) const fn traits(table: Table) -> TableTraits {
         Table::IdempotencyKeys | Table::CartsByOwner | Table::SessionsById => {
             TableTraits { has_lwt: true, expires: true, ..PERMANENT }
         }
+        Table::ClosedCarts => TableTraits { expires: true, ..PERMANENT },
         Table::Reservations
         | Table::SessionsByUser
         | Table::Intents
@@ -185,6 +188,7 @@ pub(super) const fn reason(table: Table) -> &'static str {
         Table::Buckets => "a bucket that is not listed would hide its orders",
         Table::Imports | Table::Settings => "small, and read once, when an import or a process starts",
         Table::CartsByOwner => "a user must see their own cart, and a removed line must not reappear",
+        Table::ClosedCarts => "a cart that was opened again must not be listed as closed",
         Table::CartChanges => "rows are never updated or deleted; whole days expire",
         Table::CartsByDay => "an index for reports; the carts that it lists are read and checked",
         Table::SessionsById => "a session that was ended must not reappear",

@@ -3,8 +3,10 @@
 //! Bands of prices are read one after another; the partitions of one band are merged by price. The partitions that a
 //! category has are read first, so that no empty band is queried.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::intents::product::ListingKey;
 use mw_domain::{Attributes, Category, Money, Product, ProductId, Timestamp};
@@ -17,13 +19,16 @@ use scylla::value::CqlTimestamp;
 use super::bands;
 use super::rows::StoredProduct;
 use crate::CassandraStore;
+use crate::bucketing::hash_of;
 use crate::driver::statements::{Access, Cql};
 use crate::driver::time::{from_cql, to_cql};
 use crate::schema::tables::Table;
 use crate::stock::decision::StockKey;
 
-/// The one partition of `categories`: there are few, and they are listed by name.
-const PART: i32 = 0;
+/// Partitions of `categories`, by a hash of the name. A page of the list reads all of them.
+const PARTS: i32 = 16;
+/// Bands of categories that this process remembers to be registered.
+const REGISTERED_MAX: usize = 10_000;
 /// Partitions, stock levels or categories read at the same time for one page.
 const CONCURRENT_READS: usize = 16;
 /// Rows read at a time.
@@ -67,6 +72,8 @@ pub(super) struct ListingStatements {
     categories: PreparedStatement,
     insert_band: PreparedStatement,
     bands: FreshnessRead,
+    /// Bands that this process knows to be registered: no registration is ever removed.
+    registered: Mutex<HashSet<(Category, i32)>>,
 }
 
 impl ListingStatements {
@@ -103,6 +110,7 @@ impl ListingStatements {
             // More than there are numbers of partitions.
             bands: FreshnessRead::prepare(cql, bands, "SELECT band FROM {} WHERE category = ? LIMIT 4096")
                 .await?,
+            registered: Mutex::default(),
         })
     }
 }
@@ -347,15 +355,14 @@ impl CassandraStore {
         let mut rows_read = 0;
         loop {
             let room = page.limit.saturating_sub(items.len()).min(ROWS_MAX);
-            let values = (PART, last.as_str(), limit(room + 1));
-            let mut rows: Vec<(String,)> = self.cql.rows(&self.products.listing.categories, values).await?;
-            let has_more = rows.len() > room;
-            rows.truncate(room);
-            rows_read += rows.len();
-            if let Some((name,)) = rows.last() {
+            let mut names = self.category_names(&last, room + 1).await?;
+            let has_more = names.len() > room;
+            names.truncate(room);
+            rows_read += names.len();
+            if let Some(name) = names.last() {
                 last.clone_from(name);
             }
-            let reads: Vec<_> = rows.into_iter().map(|(name,)| self.category_with_products(name)).collect();
+            let reads: Vec<_> = names.into_iter().map(|name| self.category_with_products(name)).collect();
             items.extend(concurrently(reads).await?.into_iter().flatten());
             if !has_more {
                 return Ok(Page { items, next: None });
@@ -364,6 +371,17 @@ impl CassandraStore {
                 return Ok(Page { items, next: Some(Position(last.into_bytes())) });
             }
         }
+    }
+
+    /// Names of registered categories after one, in order, up to `count`.
+    async fn category_names(&self, after: &str, count: usize) -> Result<Vec<String>> {
+        let statement = &self.products.listing.categories;
+        let reads = (0..PARTS).map(|part| self.cql.rows::<(String,)>(statement, (part, after, limit(count))));
+        let found = try_join_all(reads).await?;
+        let mut names: Vec<String> = found.into_iter().flatten().map(|(name,)| name).collect();
+        names.sort_unstable();
+        names.truncate(count);
+        Ok(names)
     }
 
     async fn category_with_products(&self, name: String) -> Result<Option<Category>> {
@@ -391,14 +409,31 @@ impl CassandraStore {
         if stored.is_deleted || is_registered {
             return Ok(());
         }
+        let (category, band) = (&stored.product.category, stored.band);
+        self.register_band(category, band).await.map_err(StoreError::before_first_effect)
+    }
+
+    /// Once in the life of a band one process writes it, and every other one reads it once: many processes that import products of
+    /// the same categories do not write to the same partitions.
+    async fn register_band(&self, category: &Category, band: i32) -> Result<()> {
         let listing = &self.products.listing;
-        let category = stored.product.category.as_str();
-        // Crash here: a category or partition without products, which the lists skip; no process has to remove it.
-        futures_util::try_join!(
-            self.cql.write(&listing.insert_category, (PART, category)),
-            self.cql.write(&listing.insert_band, (category, stored.band)),
-        )
-        .map_err(StoreError::before_first_effect)?;
+        let registered = || listing.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (category.clone(), band);
+        if registered().contains(&key) {
+            return Ok(());
+        }
+        if !self.bands_of_category(category, Freshness::Latest).await?.contains(&band) {
+            let name = category.as_str();
+            self.cql.write(&listing.insert_category, (part_of(name), name)).await?;
+            // Crash here: a category without products, which the lists skip; no process has to remove it. The band comes second, so
+            // that a band that is registered always has its category.
+            self.cql.write(&listing.insert_band, (name, band)).await?;
+        }
+        let mut registered = registered();
+        if registered.len() >= REGISTERED_MAX {
+            registered.clear();
+        }
+        registered.insert(key);
         Ok(())
     }
 
@@ -437,6 +472,10 @@ impl CassandraStore {
         }
         Ok(())
     }
+}
+
+fn part_of(category: &str) -> i32 {
+    i32::try_from(hash_of(category) % u64::from(PARTS.cast_unsigned())).unwrap_or_default()
 }
 
 #[cfg(test)]

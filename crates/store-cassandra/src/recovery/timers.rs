@@ -35,8 +35,6 @@ pub(crate) use walk::{Budget, fire_partition};
 
 /// Shards of a queue: at most so many processes share the timers.
 const SHARDS: i32 = 64;
-/// Where the partition of a shard has no quorum, one of so many others is used.
-const SHARDS_TO_CHOOSE: u64 = 16;
 /// Shards that are read at the same time.
 const CONCURRENT_SHARDS: usize = 16;
 /// Announcements that this process knows to be written, and partitions that it knows to have a row.
@@ -143,15 +141,14 @@ impl Timers {
         if !Self::is_far(fires_at, now) {
             return self.add_checked(cql, queue, fires_at.max(whole_second(now)), (partition, id)).await;
         }
-        let shard = self.available_shard(cql, queue, fires_at, partition);
-        let row = TimerRow { fires_at, id, attempt: 0, shard };
         let cell = self.shared_row((queue, partition, fires_at));
-        let write = async || {
-            self.add_row(cql, queue, row).await?;
+        let write = || async {
+            let shard = self.available_shard(cql, queue, fires_at, partition);
+            self.add_row(cql, queue, TimerRow { fires_at, id, attempt: 0, shard }).await?;
             Ok::<_, StoreError>(Instant::now())
         };
         let written = cell.get_or_try_init(write).await?;
-        if written.elapsed() < SHARED_FOR { Ok(()) } else { self.add_row(cql, queue, row).await }
+        if written.elapsed() < SHARED_FOR { Ok(()) } else { write().await.map(drop) }
     }
 
     fn shared_row(&self, key: SharedKey) -> Arc<OnceCell<Instant>> {
@@ -162,11 +159,11 @@ impl Timers {
         Arc::clone(rows.entry(key).or_default())
     }
 
-    /// The shard of a partition, or another one whose partition has its quorum.
+    /// A shard that this process owns, so that processes do not write to the same partitions, and one whose partition has its quorum.
     fn available_shard(&self, cql: &Cql, queue: TimerQueue, at: Timestamp, partition: i64) -> i32 {
         let has_quorum = |shard: &i32| self.statements.is_available(cql, queue, at, *shard);
-        let shards = (0..SHARDS_TO_CHOOSE).map(|salt| shard_of(partition, salt));
-        shards.into_iter().find(has_quorum).unwrap_or_else(|| shard_of(partition, 0))
+        let shards = preferred_shards(&self.ownership, partition);
+        shards.iter().copied().find(has_quorum).or(shards.first().copied()).unwrap_or_default()
     }
 
     async fn add_row(&self, cql: &Arc<Cql>, queue: TimerQueue, row: TimerRow) -> Result<()> {
@@ -327,7 +324,7 @@ impl Timers {
 
     /// What this process reads of a shard at `now`; `None` where it is not its turn.
     fn turn(&self, queue: TimerQueue, shard: i32, now: Timestamp) -> Option<Turn> {
-        let rank = self.ownership.rank(key_of(&[u64::from(shard.cast_unsigned())]));
+        let rank = self.ownership.rank(shard_key(shard));
         let positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
         let position = positions.get(&(queue, shard)).copied().filter(|position| position.rank == rank);
         let upper = upper_bound(rank, position.map(|position| position.read_at), now)?;
@@ -430,10 +427,20 @@ fn random_attempt() -> i32 {
     i32::try_from(random).unwrap_or_default().saturating_add(1)
 }
 
-/// All timers of a partition are in one shard, so that one process fires them; with a salt, in another one.
-fn shard_of(partition: i64, salt: u64) -> i32 {
-    let shard = key_of(&[partition.cast_unsigned(), salt]) % u64::from(SHARDS.cast_unsigned());
-    i32::try_from(shard).unwrap_or_default()
+/// By which the owner of a shard is found.
+fn shard_key(shard: i32) -> u64 {
+    key_of(&[u64::from(shard.cast_unsigned())])
+}
+
+/// The shards in the order in which this process adds the timers of a partition to them: the ones that it owns, and then those of
+/// which few others come before it. Among these the partition decides, so that a process writes to all of its shards.
+fn preferred_shards(ownership: &Ownership, partition: i64) -> Vec<i32> {
+    let mut shards: Vec<i32> = (0..SHARDS).collect();
+    shards.sort_by_cached_key(|shard| {
+        let mixed = key_of(&[partition.cast_unsigned(), u64::from(shard.cast_unsigned())]);
+        (ownership.rank(shard_key(*shard)), mixed)
+    });
+    shards
 }
 
 #[cfg(test)]
@@ -450,10 +457,26 @@ mod tests {
         assert_eq!(whole(i64::MAX), i64::MAX / 1_000 * 1_000);
     }
 
+    /// The shards that a process among others adds the timers of neighbouring partitions to.
+    fn shards_of(own: Uuid, processes: &[Uuid]) -> HashSet<i32> {
+        let ownership = Ownership::new(own);
+        let peers: Vec<Uuid> = processes.iter().copied().filter(|peer| *peer != own).collect();
+        ownership.update(own, &peers);
+        let first = |partition| *preferred_shards(&ownership, partition).first().unwrap();
+        (1_000_000..1_000_256).map(first).collect()
+    }
+
     #[test]
-    fn partitions_of_neighbouring_moments_are_in_different_shards() {
-        let shards: HashSet<i32> = (1_000_000..1_000_064).map(|it| shard_of(it, 0)).collect();
-        assert!(shards.len() > 32, "{}", shards.len());
-        assert!(shards.iter().all(|shard| (0..SHARDS).contains(shard)));
+    fn processes_add_timers_to_shards_of_their_own() {
+        let processes: Vec<Uuid> = (1..=12).map(Uuid::from_u128).collect();
+        let alone = shards_of(processes[0], &[]);
+        assert!(alone.len() > 48 && alone.iter().all(|shard| (0..SHARDS).contains(shard)), "{alone:?}");
+        let mut all: Vec<i32> = Vec::new();
+        for own in &processes {
+            all.extend(shards_of(*own, &processes));
+        }
+        let distinct: HashSet<i32> = all.iter().copied().collect();
+        assert_eq!(distinct.len(), all.len(), "no shard has two writers");
+        assert!(distinct.len() > 48, "{}", distinct.len());
     }
 }

@@ -89,6 +89,7 @@ tables! {
     Imports: Core "imports",
     Settings: Core "settings",
     CartsByOwner: Carts "carts_by_owner",
+    ClosedCarts: Carts "closed_carts",
     CartChanges: Carts "cart_changes",
     CartsByDay: Carts "carts_by_day",
     SessionsById: Carts "sessions_by_id",

@@ -66,15 +66,14 @@ async fn active(store: &CassandraStore, owner: &Owner) -> Option<Cart> {
     store.active_cart(owner, NOW).await.unwrap()
 }
 
-/// Runs a request until a statement of the kind on the carts table, after `skip` others, and ends it there; `false` if it ended
-/// before.
+/// Runs a request until a statement of the kind on a table, after `skip` others, and ends it there; `false` if it ended before.
 async fn dies(
     script: &StatementScript,
-    kind: StatementKind,
+    (table, kind): (Table, StatementKind),
     skip: usize,
     request: impl Future<Output = ()> + Send + 'static,
 ) -> bool {
-    let paused = script.pause(Table::CartsByOwner, kind, skip);
+    let paused = script.pause(table, kind, skip);
     let mut task = tokio::spawn(request);
     let is_dead = tokio::select! {
         () = paused.reached() => true,
@@ -138,7 +137,7 @@ async fn a_process_that_dies_between_two_statements_leaves_a_whole_cart() {
                 other.set_line(setting(&owner, "a", 1)).await.unwrap();
                 let before = other.set_line(setting(&owner, "c", 3)).await.unwrap();
                 let task = request.run(Arc::clone(&dying), owner.clone(), before.version);
-                if !dies(&script, kind, skip, task).await {
+                if !dies(&script, (Table::CartsByOwner, kind), skip, task).await {
                     break;
                 }
                 died += 1;
@@ -174,7 +173,8 @@ async fn a_merge_that_dies_between_two_statements_is_finished_or_has_no_effect()
             other.set_line(setting(&guest(&name), "a", 2)).await.unwrap();
             other.set_line(setting(&guest(&name), "b", 3)).await.unwrap();
             let (store, command) = (Arc::clone(&dying), merging(&name));
-            if !dies(&script, kind, skip, async move { drop(store.merge(command).await) }).await {
+            let request = async move { drop(store.merge(command).await) };
+            if !dies(&script, (Table::CartsByOwner, kind), skip, request).await {
                 break;
             }
             eventually("the merge is whole", TIMEOUT, async || {
@@ -191,6 +191,50 @@ async fn a_merge_that_dies_between_two_statements_is_finished_or_has_no_effect()
             assert_eq!(own, [("a".to_owned(), 3), ("b".to_owned(), 3)], "{name}");
         }
     }
+}
+
+/// The lines of the carts that are listed as abandoned, newest first.
+async fn abandoned(store: &CassandraStore, owner: &Owner) -> Vec<Vec<(String, u32)>> {
+    let listed = store.carts(owner, NOW, PageRequest::first(10)).await.unwrap().items;
+    let closed = listed.iter().filter(|cart| cart.status == CartStatus::Abandoned);
+    closed.map(|cart| lines(Some(cart))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_cart_stays_listed_whichever_step_the_next_decision_dies_at() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let other = lease.open().await;
+    let script = StatementScript::default();
+    let dying = lease.open_with(&script).await;
+    let line = |name: &str, quantity| vec![(name.to_owned(), quantity)];
+    let mut died = 0;
+    for table in [Table::CartsByOwner, Table::ClosedCarts] {
+        for kind in KINDS {
+            for skip in 0..STATEMENTS_MAX {
+                let owner = user(&format!("{table:?}-{kind:?}-{skip}"));
+                other.set_line(setting(&owner, "a", 1)).await.unwrap();
+                other.abandon(abandoning(&owner)).await.unwrap();
+                assert_eq!(abandoned(&other, &owner).await, [line("a", 1)]);
+                // The first line after that opens a cart, and writes the row of the closed one.
+                let (store, command) = (Arc::clone(&dying), setting(&owner, "b", 2));
+                let request = async move { drop(store.set_line(command).await) };
+                if !dies(&script, (table, kind), skip, request).await {
+                    break;
+                }
+                died += 1;
+                assert_eq!(abandoned(&other, &owner).await, [line("a", 1)], "{table} {kind:?} {skip}");
+                let next = other.set_line(setting(&owner, "b", 2)).await.unwrap();
+                assert_eq!(lines(Some(&next)), line("b", 2), "{table} {kind:?} {skip}");
+                assert_eq!(abandoned(&other, &owner).await, [line("a", 1)], "{table} {kind:?} {skip}");
+                other.abandon(abandoning(&owner)).await.unwrap();
+                let mut closed = abandoned(&other, &owner).await;
+                closed.sort_unstable();
+                assert_eq!(closed, [line("a", 1), line("b", 2)], "{table} {kind:?} {skip}");
+            }
+        }
+    }
+    assert!(died >= 3, "only {died} statements were reached");
 }
 
 fn behind() -> SystemTime {

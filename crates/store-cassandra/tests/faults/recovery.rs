@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use mw_codec::carts;
-use mw_codec::carts::header::{self, CartHeader};
+use mw_codec::carts::header::{self, CartHeader, ClosedCart, OutboxRow};
 use mw_codec::intents::login::LoginIntent;
 use mw_codec::intents::merge::{MergeMarker, MergeSpec};
 use mw_codec::intents::product::{ListingKey, ProductIntent};
@@ -127,13 +126,17 @@ impl Shop {
         let id = cart.owner.id();
         let mut abandoned = cart.clone();
         abandoned.abandon(NOW, &LIFETIME);
-        let header =
-            CartHeader { last_version: abandoned.version, last_merge: Some(merge), ..CartHeader::default() };
-        let closed = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, cart, merge_id) \
-             VALUES ('session', ?, 1, ?, ?, '', ?, ?)";
-        let created_at = CqlTimestamp(cart.created_at.as_millis());
-        let row = (id, created_at, &cart.cart_id.as_bytes()[..], carts::encode(&abandoned), merge);
-        self.run(Table::CartsByOwner, closed, row).await;
+        let row = OutboxRow {
+            cart: (cart.created_at, cart.cart_id),
+            stamp: 2,
+            closed: Some(ClosedCart { cart: abandoned.clone(), merge_id: Some(merge) }),
+        };
+        let header = CartHeader {
+            last_version: abandoned.version,
+            last_merge: Some(merge),
+            outbox: vec![row],
+            ..CartHeader::default()
+        };
         let update = "UPDATE {} SET rev = 2, state = ? WHERE owner_kind = 'session' AND owner_id = ? \
              AND part = 0 AND created_at = 253402300799999 AND cart_id = 0x AND product_id = ''";
         self.run(Table::CartsByOwner, update, (header::encode(&header), id)).await;
@@ -142,7 +145,7 @@ impl Shop {
 
     async fn store_marker(&self, kind: &str, owner: &str, merge: Uuid, outcome: Vec<u8>) {
         let marker = "INSERT INTO {} (owner_kind, owner_id, part, created_at, cart_id, product_id, outcome) \
-             VALUES (?, ?, 2, ?, ?, '', ?)";
+             VALUES (?, ?, 1, ?, ?, '', ?)";
         self.run(Table::CartsByOwner, marker, (kind, owner, MARKERS_AT, &merge.as_bytes()[..], outcome))
             .await;
     }

@@ -118,12 +118,18 @@ pub(super) const CALLS: &[Call] = &[
         ReadLevel::Read,
         &[Table::CartsByOwner],
     ),
+    call(
+        "carts of an owner",
+        "GET {owner}/carts",
+        ReadLevel::Read,
+        &[Table::CartsByOwner, Table::ClosedCarts],
+    ),
     call("cart history", "GET {owner}/cart/history", ReadLevel::Read, &[Table::CartChanges]),
     call(
         "abandoned carts report",
         "GET /v1/reports/abandoned-carts",
         ReadLevel::Read,
-        &[Table::CartsByDay, Table::CartsByOwner],
+        &[Table::CartsByDay, Table::CartsByOwner, Table::ClosedCarts],
     ),
     call(
         "session, sessions of a user",

@@ -7,10 +7,10 @@
 
 mod spec;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mw_codec::carts::header::CartHeader;
+use mw_codec::carts::header::{CartHeader, ClosedCart, OutboxRow};
 use mw_domain::carts::CartLifetime;
 use mw_domain::{Cart, CartId, Owner, ProductId, Timestamp, UserId};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
@@ -28,6 +28,7 @@ const LIFETIME: CartLifetime = CartLifetime { user_ms: 1_000_000, guest_ms: 1_00
 /// More than any check takes; a check that ends by it has not explored every state and fails.
 const TIMEOUT: Duration = Duration::from_mins(10);
 const LINEARIZABLE: &str = "every request happens at one instant between its start and its end";
+const CLOSED_CARTS_STAY: &str = "a closed cart is in the header or in a row";
 const NO_DEADLOCK: &str = "some request can go on until all have ended";
 
 /// What a task requests.
@@ -78,6 +79,8 @@ enum Mutation {
     VersionByNewest,
     /// A merge does not look for its marker.
     NoMarker,
+    /// A decision does not write the rows of the header's outbox.
+    DropOutbox,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,6 +92,7 @@ enum Phase {
     Opening {
         rev: u32,
         header: CartHeader,
+        outbox: Vec<OutboxRow>,
     },
     Claiming {
         rev: u32,
@@ -103,6 +107,7 @@ enum Phase {
     Deciding {
         rev: u32,
         header: CartHeader,
+        outbox: Vec<OutboxRow>,
         ret: Ret,
     },
     SecondRead,
@@ -125,6 +130,9 @@ struct State {
     header: CartHeader,
     /// Whether the marker of the merge is there. It is written with the header.
     is_merged: bool,
+    /// The carts that decisions have closed, and those of them that have a row.
+    closed: BTreeSet<CartKey>,
+    rows: BTreeSet<CartKey>,
     cells: BTreeMap<(CartKey, ProductId), LineCell>,
     in_flight: Vec<(CartKey, ProductId, LineCell)>,
     tasks: Vec<Task>,
@@ -200,6 +208,17 @@ impl State {
         true
     }
 
+    /// A decision: the rows of the header that it replaces, and then its LWT.
+    fn replace(&mut self, rev: u32, header: CartHeader, outbox: &[OutboxRow]) -> bool {
+        self.rows.extend(outbox.iter().map(|row| row.cart));
+        let closes: Vec<CartKey> = header.outbox.iter().map(|row| row.cart).collect();
+        let is_replaced = self.cas(rev, header);
+        if is_replaced {
+            self.closed.extend(closes);
+        }
+        is_replaced
+    }
+
     /// A request that starts again has begun already.
     fn begin(&mut self, at: usize, op: Op) {
         let has_begun = self.history.clone().on_return(at, Ret::Done).is_ok();
@@ -245,6 +264,11 @@ impl Scenario {
         header
     }
 
+    /// The rows that a decision about this view writes first.
+    fn outbox(&self, view: &View) -> Vec<OutboxRow> {
+        if self.mutation == Mutation::DropOutbox { Vec::new() } else { view.header.outbox.clone() }
+    }
+
     fn waits(&self, task: &Task, view: &View) -> bool {
         let ignores = match task.request {
             Request::ReadTwice => self.mutation == Mutation::ReaderIgnoresClaim,
@@ -278,7 +302,8 @@ impl Scenario {
                         let id = CartId::new(Uuid::from_u128(u128::from(rev) * 16 + at as u128));
                         let mut cart = view.new_cart(id, owner(), now);
                         cart.set_line(product(line), quantity, now, &LIFETIME).ok()?;
-                        Phase::Opening { rev, header: self.decided(&view, Some(&cart), task.clock) }
+                        let header = self.decided(&view, Some(&cart), task.clock);
+                        Phase::Opening { rev, header, outbox: self.outbox(&view) }
                     }
                 }
             }
@@ -359,7 +384,11 @@ impl Scenario {
             Request::Checkout | Request::Abandon => {
                 let ordered = if task.request == Request::Abandon { Some(&after) } else { expected };
                 let ret = Ret::Closed(ordered.map(lines).unwrap_or_default());
-                return (self.decided(view, None, task.clock), ret);
+                let mut header = self.decided(view, None, task.clock);
+                let closed = Some(ClosedCart { cart: after.clone(), merge_id: None });
+                header.outbox =
+                    vec![OutboxRow { cart: cart_key(&after), stamp: i64::from(state.rev), closed }];
+                return (header, ret);
             }
             Request::Merge { product: line, quantity } => {
                 let before = lines(&after).get(&line).copied().unwrap_or(0);
@@ -392,8 +421,8 @@ impl Scenario {
                     BlindStep::Unknown => unreachable!("more decisions than a header keeps"),
                 }
             }
-            Phase::Opening { rev, header } => {
-                if state.cas(rev, header) {
+            Phase::Opening { rev, header, outbox } => {
+                if state.replace(rev, header, &outbox) {
                     state.end(at, Ret::Done)
                 } else {
                     Phase::Start
@@ -411,15 +440,16 @@ impl Scenario {
                 let view =
                     if self.mutation == Mutation::DecideByEarlierRead { earlier } else { state.view() };
                 let is_merge = matches!(task.request, Request::Merge { .. });
+                let outbox = self.outbox(&view);
                 let (header, ret) = if is_merge && state.is_merged && self.mutation != Mutation::NoMarker {
                     (revoked(&state.header), Ret::Done)
                 } else {
                     self.decide(state, at, &view, expected.as_ref())
                 };
-                Phase::Deciding { rev, header, ret }
+                Phase::Deciding { rev, header, outbox, ret }
             }
-            Phase::Deciding { rev, header, ret } => {
-                if state.cas(rev, header) {
+            Phase::Deciding { rev, header, outbox, ret } => {
+                if state.replace(rev, header, &outbox) {
                     state.is_merged |= matches!(task.request, Request::Merge { .. });
                     state.end(at, ret)
                 } else {
@@ -455,7 +485,8 @@ impl Scenario {
     #[track_caller]
     fn is_caught(&self, mutation: Mutation) {
         let checker = Self { mutation, ..self.clone() }.check();
-        assert!(checker.discovery(LINEARIZABLE).is_some(), "{mutation:?} was not found in {self:?}");
+        let broken = if mutation == Mutation::DropOutbox { CLOSED_CARTS_STAY } else { LINEARIZABLE };
+        assert!(checker.discovery(broken).is_some(), "{mutation:?} was not found in {self:?}");
     }
 }
 
@@ -485,6 +516,8 @@ impl Model for Scenario {
             rev: 1,
             header,
             is_merged: false,
+            closed: BTreeSet::new(),
+            rows: BTreeSet::new(),
             cells: BTreeMap::new(),
             in_flight: Vec::new(),
             tasks: tasks.collect(),
@@ -551,6 +584,10 @@ impl Model for Scenario {
                     } else {
                         state.history.is_consistent()
                     }
+            }),
+            Property::always(CLOSED_CARTS_STAY, |_: &Self, state: &State| {
+                let in_header = |key: &CartKey| state.header.outbox.iter().any(|row| row.cart == *key);
+                state.closed.iter().all(|key| in_header(key) || state.rows.contains(key))
             }),
             Property::always(NO_DEADLOCK, |model: &Self, state| {
                 let mut actions = Vec::new();
@@ -656,4 +693,5 @@ fn every_rule_that_is_left_out_is_found() {
     with_reader(SET_A, IF_MATCH).is_caught(Mutation::ForgetAbsorbed);
     with_reader(SET_A, SET_B).is_caught(Mutation::VersionByNewest);
     with_reader(MERGE, MERGE).is_caught(Mutation::NoMarker);
+    open_cart(&[Request::Checkout, SET_A], 0).is_caught(Mutation::DropOutbox);
 }
