@@ -48,6 +48,8 @@ codes! {
     ReservationNotFound 404 "reservation_not_found" "There is no such reservation",
     SessionNotFound 404 "session_not_found" "There is no such session",
     StockNotFound 404 "stock_not_found" "The product has no stock in this zone",
+    PartitionNotFound 404 "partition_not_found" "There is no such partition",
+    RepairNotFound 404 "repair_not_found" "There is no such table to repair",
     MethodNotAllowed 405 "method_not_allowed" "The route does not have this method",
     CursorExpired 410 "cursor_expired" "Changes after the cursor are no longer kept",
     OutOfStock 409 "out_of_stock" "Not enough units are available",

@@ -13,5 +13,5 @@ pub(crate) use caller::{Caller, PeerAddress, TokenName};
 pub(crate) use headers::{IfMatch, idempotency_key};
 pub(crate) use idempotency::{KeyRequiredJson, KeyedJson, KeyedJsonOptional, keyed_line};
 pub(crate) use json::{Json, JsonOptional, parse};
-pub(crate) use path::Path;
+pub(crate) use path::{Path, RepairedTable};
 pub(crate) use query::Query;

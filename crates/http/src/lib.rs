@@ -41,4 +41,5 @@ pub use prometheus;
 pub use server::{ReloadHandle, Server, ServerError};
 pub use settings::{Role, ServerSettings, TlsFiles, Token, Tokens, UnknownRole};
 pub use tls::TlsError;
+pub use wire::cluster::{NodeListView, NodeView, RepairListView, RepairView, WindowListView, WindowView};
 pub use wire::partitions::{ChangedPlanView, PartitionListView, PlanListView, PlanView};

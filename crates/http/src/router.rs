@@ -13,8 +13,8 @@ use crate::docs::RouteDoc;
 use crate::metrics::Metrics;
 use crate::middleware::{MiddlewareStack, Route, RouteKind, WithMiddleware};
 use crate::routes::{
-    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
-    sessions, stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, repair, reports,
+    reservations, sessions, stock,
 };
 use crate::settings::Role::{self, Backoffice, Operator, Storefront};
 
@@ -87,6 +87,13 @@ impl RouteTable<'_> {
             .post("/v1/operations/partitions/plans", Operator, partitions::set_plan)
             .post("/v1/operations/partitions/plans/end", Operator, partitions::end_plan)
             .query("/v1/operations/audit", Operator, partitions::audit)
+            .report("/v1/operations/nodes", Operator, repair::nodes)
+            .report("/v1/operations/repair", Operator, repair::list)
+            .report("/v1/operations/repair/{table}", Operator, repair::read)
+            .get("/v1/operations/repair/windows", Operator, repair::windows)
+            .post("/v1/operations/repair/run", Operator, repair::run)
+            .post("/v1/operations/repair/pause", Operator, repair::pause)
+            .post("/v1/operations/repair/resume", Operator, repair::resume)
             .probe("/healthz", None, operations::health)
             .probe("/readyz", None, operations::ready)
             .probe("/metrics", Some(Operator), operations::metrics)

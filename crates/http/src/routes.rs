@@ -9,6 +9,7 @@ pub(crate) mod operations;
 pub(crate) mod orders;
 pub(crate) mod partitions;
 pub(crate) mod products;
+pub(crate) mod repair;
 pub(crate) mod reports;
 pub(crate) mod reservations;
 pub(crate) mod sessions;

@@ -90,5 +90,7 @@ fn refused(refusal: &Refusal, currency: Currency) -> Problem {
             plain(Code::VersionMismatch).with("current", OrderView::new(current, &currency))
         }
         Refusal::KeyReused => plain(Code::IdempotencyKeyReused),
+        Refusal::PartitionNotFound(_) => plain(Code::PartitionNotFound),
+        Refusal::RepairNotFound(_) => plain(Code::RepairNotFound),
     }
 }

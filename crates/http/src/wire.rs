@@ -6,6 +6,7 @@
 pub(crate) mod backup;
 pub(crate) mod carts;
 pub(crate) mod changes;
+pub(crate) mod cluster;
 pub(crate) mod deserialize;
 pub(crate) mod json;
 pub(crate) mod list;

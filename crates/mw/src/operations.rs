@@ -1,7 +1,9 @@
-//! The operations of a served shop: partition statistics, and the audit log.
+//! The operations of a shop: partition statistics, nodes and repair, and the audit log.
 
 mod audit_file;
-pub(crate) mod repair;
+mod cluster;
+mod repair;
+pub(crate) mod steering;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use mw_store::partitions::{PartitionReports, PartitionStore};
 use crate::config::{Config, OperateConfig};
 use crate::storage::Storage;
 use audit_file::AuditFile;
+use cluster::CassandraCluster;
 
 /// Lets the engine that is opened next count its accesses of partitions.
 pub(crate) fn count_partitions(config: &mut Config) -> Arc<PartitionCounters> {
@@ -28,7 +31,7 @@ pub(crate) fn count_partitions(config: &mut Config) -> Arc<PartitionCounters> {
 }
 
 /// What operators see and steer of an open store.
-pub(crate) fn of(storage: &Storage) -> Operations {
+pub(crate) fn of(storage: &Storage, config: &OperateConfig) -> Operations {
     let (partitions, audit): (Arc<dyn PartitionStore>, Arc<dyn AuditLog>) = match storage {
         Storage::Embedded { path, .. } => {
             (Arc::new(LocalPartitions::default()), Arc::new(AuditFile::in_folder(path)))
@@ -36,7 +39,13 @@ pub(crate) fn of(storage: &Storage) -> Operations {
         Storage::Cassandra { store, .. } => (Arc::clone(store) as _, Arc::clone(store) as _),
         Storage::Mongodb { store, .. } => (Arc::new(LocalPartitions::default()), Arc::clone(store) as _),
     };
-    Operations::new(partitions, audit, Arc::new(SystemClock))
+    let operations = Operations::new(partitions, audit, Arc::new(SystemClock));
+    match storage {
+        Storage::Cassandra { store, .. } => {
+            operations.with_cluster(Arc::new(CassandraCluster::new(Arc::clone(store), config.clone())))
+        }
+        Storage::Embedded { .. } | Storage::Mongodb { .. } => operations,
+    }
 }
 
 /// The background task of the partition statistics.

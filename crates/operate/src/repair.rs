@@ -8,5 +8,5 @@ mod deadlines;
 mod jolokia;
 
 pub use blackout::{BadBlackout, Blackout};
-pub use deadlines::{NodeRun, RepairState, TableRepair, TableRepairPolicy, must_run_now, table_repair};
+pub use deadlines::{NodeRun, TableRepairPolicy, must_run_now, table_repair};
 pub use jolokia::{AutoRepairRun, Jolokia, JolokiaError, RunResult};

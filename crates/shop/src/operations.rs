@@ -1,16 +1,20 @@
-//! Operations on the storage of the shop: partitions, bucket plans, and the audit log of what operators change.
+//! Operations on the storage of the shop: partitions, bucket plans, nodes, repair, and the audit log of what operators change.
 //!
 //! A change is a dry run unless it is confirmed, and a confirmed one leaves an entry in the audit log.
+
+mod cluster;
 
 use std::sync::Arc;
 
 use mw_domain::Timestamp;
 use mw_domain::time::Date;
 use mw_store::audit::{AuditEntry, AuditLog, Operator};
+use mw_store::cluster::ClusterControl;
 use mw_store::partitions::{BucketPlan, BucketedTable, MadeBy, PartitionStats, PartitionStore};
 use mw_store::{Refusal, Result};
 
 use crate::Clock;
+pub use cluster::RequestedRepair;
 
 /// Partitions of a response.
 const TOP_MAX: usize = 100;
@@ -55,6 +59,9 @@ pub struct Operations {
     partitions: Arc<dyn PartitionStore>,
     audit: Arc<dyn AuditLog>,
     clock: Arc<dyn Clock>,
+    /// `None` where the engine has no nodes.
+    cluster: Option<Arc<dyn ClusterControl>>,
+    requested: cluster::Requested,
 }
 
 impl std::fmt::Debug for Operations {
@@ -65,7 +72,7 @@ impl std::fmt::Debug for Operations {
 
 impl Operations {
     pub fn new(partitions: Arc<dyn PartitionStore>, audit: Arc<dyn AuditLog>, clock: Arc<dyn Clock>) -> Self {
-        Self { partitions, audit, clock }
+        Self { partitions, audit, clock, cluster: None, requested: cluster::Requested::default() }
     }
 
     /// Where partition statistics are exchanged.
@@ -142,7 +149,10 @@ impl Operations {
             let of_key = plans.iter().filter(|plan| plan.table == change.table && plan.key == change.key);
             match of_key.max_by_key(|plan| plan.from) {
                 Some(last) if last.buckets != table.default_buckets || last.from > now => {}
-                _ => return Err(invalid("key", format!("{:?} has no plan to end", change.key)).into()),
+                _ => {
+                    let detail = format!("key {:?} of {} has no plan to end", change.key, change.table);
+                    return Err(Refusal::PartitionNotFound(detail).into());
+                }
             }
             table.default_buckets
         };
@@ -156,6 +166,10 @@ impl Operations {
     /// Records a change and how it ended. A log that cannot be written does not undo the change.
     pub async fn record<T>(&self, operator: Operator, action: String, done: &Result<T>) {
         let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+        self.record_result(operator, action, result).await;
+    }
+
+    async fn record_result(&self, operator: Operator, action: String, result: String) {
         tracing::info!(
             token = operator.token,
             address = operator.address,

@@ -37,8 +37,7 @@ pub use driver::connect::{InternalOptions, InternalToken, Options, StartError};
 #[doc(hidden)]
 pub use driver::fault_injection::{FaultInjector, StatementFault};
 pub use driver::trace::{StatementKind, StatementObserver, TracedStatement};
-pub use nodes::NodeInfo;
-pub use repair::{ALL_TABLES, RepairPolicy, RepairRun};
+pub use repair::{ALL_TABLES, RecordedRun, RepairPolicy, RepairRun};
 pub use schema::Replication;
 pub use schema::tables::{Class, Table};
 pub use stock::forwarding::ForwardingCounts;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
+use mw_store::cluster::NodeInfo;
 use mw_store::{Result, StoreError};
 use scylla::client::session::Session;
 use scylla::cluster::NodeRef;
@@ -20,22 +21,6 @@ use crate::driver::connect::clock::{Reading, read_clock};
 
 /// A node that takes longer is down.
 const TIMEOUT: Duration = Duration::from_secs(3);
-
-/// A node, and what it says of itself. What a node that is down cannot say is `None`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeInfo {
-    pub address: String,
-    pub data_center: String,
-    pub rack: String,
-    pub up: bool,
-    pub load_bytes: Option<u64>,
-    pub tokens: usize,
-    pub schema: Option<Uuid>,
-    /// Files of hints that the other nodes keep for it.
-    pub hints: Option<u64>,
-    /// Its clock against that of this machine: positive where it is ahead.
-    pub clock_ms: Option<i64>,
-}
 
 /// What one node answered.
 struct OwnView {

@@ -7,6 +7,7 @@ use mw_store::{Result, StoreError};
 use scylla::response::PagingState;
 use scylla::statement::Consistency;
 use scylla::value::{CqlTimestamp, Row};
+use uuid::Uuid;
 
 use crate::CassandraStore;
 use crate::driver::statements::Access;
@@ -35,6 +36,14 @@ pub struct RepairRun {
     pub skipped_ranges: u64,
     /// The start of the last run in which no range failed or was skipped.
     pub last_complete: Option<Timestamp>,
+}
+
+/// The last run of auto-repair on a node, as the node itself recorded it. An interrupted or empty run is there as finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedRun {
+    pub node: String,
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
 }
 
 /// What the policy says about the repair of a table.
@@ -107,6 +116,46 @@ impl CassandraStore {
         let insert = "INSERT INTO {} (table_name, node, last_complete) VALUES (?, ?, ?)";
         let insert = self.cql.prepare(Table::RepairRuns, Access::Write, insert).await?;
         self.cql.write(&insert, (&run.table, &run.node, to_cql(complete))).await
+    }
+
+    /// The last run of auto-repair on every node that has finished one.
+    pub async fn auto_repair_history(&self) -> Result<Vec<RecordedRun>> {
+        let read = "SELECT host_id, repair_start_ts, repair_finish_ts FROM system_distributed.auto_repair_history \
+             WHERE repair_type = 'full'";
+        let unavailable = |error: &dyn std::fmt::Display| {
+            StoreError::Unavailable(format!("read the history of auto-repair: {error}"))
+        };
+        let result = self.cql.session().query_unpaged(read, ()).await;
+        let rows = result
+            .map_err(|error| unavailable(&error))?
+            .into_rows_result()
+            .map_err(|error| unavailable(&error))?;
+        let cluster = self.cql.session().get_cluster_state();
+        let address = |host_id: Uuid| {
+            let node = cluster.get_nodes_info().iter().find(|node| node.host_id == host_id);
+            node.map(|node| node.address.ip().to_string())
+        };
+        let rows = rows
+            .rows::<(Uuid, Option<CqlTimestamp>, Option<CqlTimestamp>)>()
+            .map_err(|error| unavailable(&error))?;
+        let mut runs = Vec::new();
+        for row in rows {
+            let (host_id, started, finished) = row.map_err(|error| unavailable(&error))?;
+            let (Some(started), Some(finished)) = (started, finished) else { continue };
+            // A run that is under way has the end of the one before.
+            let (Some(node), true) = (address(host_id), finished.0 >= started.0) else { continue };
+            runs.push(RecordedRun { node, started_at: from_cql(started), finished_at: from_cql(finished) });
+        }
+        Ok(runs)
+    }
+
+    /// When auto-repair was last paused or resumed by an operator.
+    pub async fn repair_switched_at(&self) -> Result<Option<Timestamp>> {
+        let read = "SELECT WRITETIME(value) FROM {} WHERE name = ?";
+        let read = self.cql.prepare(Table::Settings, Access::Read, read).await?;
+        let row: Option<(Option<i64>,)> = self.cql.first(&read, (PAUSED,)).await?;
+        let micros = row.and_then(|(micros,)| micros);
+        Ok(micros.map(|micros| Timestamp::from_millis(micros.div_euclid(1_000))))
     }
 
     /// Whether an operator has paused repair.

@@ -76,6 +76,12 @@ pub enum Refusal {
     OrderVersion { current: Order },
     #[error("the idempotency key was used for another request")]
     KeyReused,
+    /// No partition of this table and key has what the command is about.
+    #[error("{0}")]
+    PartitionNotFound(String),
+    /// No table of this name is repaired.
+    #[error("{0}")]
+    RepairNotFound(String),
 }
 
 impl From<Refusal> for StoreError {

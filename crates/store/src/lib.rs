@@ -8,6 +8,7 @@ pub mod audit;
 pub mod backup;
 pub mod carts;
 pub mod changes;
+pub mod cluster;
 pub mod contract;
 pub mod delegation;
 pub mod error;

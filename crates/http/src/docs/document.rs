@@ -15,8 +15,8 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use crate::error::Code;
 use crate::middleware::RouteKind;
 use crate::routes::{
-    backup, carts, changes, export, import, operations, orders, partitions, products, reports, reservations,
-    sessions, stock,
+    backup, carts, changes, export, import, operations, orders, partitions, products, repair, reports,
+    reservations, sessions, stock,
 };
 use crate::settings::Role;
 use crate::wire::schema;
@@ -55,6 +55,7 @@ pub(crate) struct RouteDoc {
         operations::health, operations::ready, operations::metrics,
         export::export, backup::start, backup::status, backup::audit,
         partitions::list, partitions::plans, partitions::set_plan, partitions::end_plan, partitions::audit,
+        repair::nodes, repair::list, repair::read, repair::windows, repair::run, repair::pause, repair::resume,
     ),
     tags(
         (name = "carts", description = "Carts of users and of guests"),
@@ -65,7 +66,7 @@ pub(crate) struct RouteDoc {
         (name = "orders", description = "Orders, from created to delivered"),
         (name = "reports", description = "For the back office"),
         (name = "changes", description = "The change feed"),
-        (name = "operations", description = "Health, readiness, metrics, backups, partitions, the audit log"),
+        (name = "operations", description = "Health, readiness, metrics, backups, partitions, nodes, repair, the audit log"),
     ),
 )]
 struct Handlers;

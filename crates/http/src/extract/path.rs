@@ -58,6 +58,16 @@ from_path! {
     ReservationId "reservation_id",
 }
 
+/// A table by its name, whether it exists or not.
+#[derive(Debug)]
+pub(crate) struct RepairedTable(pub(crate) String);
+
+impl FromPath for RepairedTable {
+    fn from_path(params: &RawPathParams) -> Result<Self, Problem> {
+        take(params, "table", |table| Ok(Self(table.to_owned())))
+    }
+}
+
 impl FromPath for Owner {
     fn from_path(params: &RawPathParams) -> Result<Self, Problem> {
         match find(params, "user_id") {

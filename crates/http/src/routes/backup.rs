@@ -16,9 +16,10 @@ const SIZE: usize = 384;
 ///
 /// A physical copy of the running shop on the machine of the service, incremental against what the directory has. Only the embedded
 /// engine takes backups, one at a time. The response says how it stands at once; read this path for its progress and its end.
-/// A backup changes nothing of the shop, so it starts unless `confirm` is false; starting one leaves an entry in the audit log.
+/// A dry run unless `confirm` is true: then the response shows the last backup. Starting one leaves an entry in the audit log.
 #[utoipa::path(post, path = "/v1/operations/backup", tag = "operations", operation_id = "start_backup",
-    request_body = BackupBody, responses((status = 202, description = "Started", body = BackupView)))]
+    request_body = BackupBody, responses((status = 200, description = "A dry run", body = BackupView),
+        (status = 202, description = "Started", body = BackupView)))]
 pub(crate) async fn start(State(app): State<App>, caller: Caller, Json(body): Json<BackupBody>) -> ApiResult {
     let BackupBody { to, keep, confirm } = body;
     if !confirm {

@@ -19,7 +19,7 @@ use crate::wire::partitions::{
 const SIZE: usize = 320;
 const TEXT_MAX: usize = 256;
 
-fn operations(app: &App) -> Result<&Operations, Problem> {
+pub(super) fn operations(app: &App) -> Result<&Operations, Problem> {
     app.operations
         .as_ref()
         .ok_or_else(|| Problem::new(Code::RouteNotFound, "this process serves no operations"))
@@ -80,7 +80,8 @@ pub(crate) async fn set_plan(
 ///
 /// The default of the table applies again. A dry run unless `confirm` is true.
 #[utoipa::path(post, path = "/v1/operations/partitions/plans/end", tag = "operations", operation_id = "end_bucket_plan",
-    request_body = EndPlanBody, responses((status = 200, body = ChangedPlanView)))]
+    request_body = EndPlanBody, responses((status = 200, body = ChangedPlanView)),
+    extensions(("x-problems" = json!(["partition_not_found"]))))]
 pub(crate) async fn end_plan(
     State(app): State<App>,
     caller: Caller,

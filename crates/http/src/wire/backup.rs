@@ -25,14 +25,9 @@ pub(crate) struct BackupBody {
     #[serde(default = "keep_default")]
     #[schema(minimum = 1, default = 3)]
     pub(crate) keep: u32,
-    /// `false` is a dry run: the response shows the last backup, and none starts.
-    #[serde(default = "confirm_default")]
-    #[schema(default = true)]
+    /// Without it the call is a dry run: the response shows the last backup, and none starts.
+    #[serde(default)]
     pub(crate) confirm: bool,
-}
-
-const fn confirm_default() -> bool {
-    true
 }
 
 const fn keep_default() -> u32 {

@@ -67,7 +67,9 @@ async fn a_backup_is_asked_for_with_a_directory_and_an_engine_without_one_says_s
     assert_eq!(client.get("/v1/operations/backup").await.ok()["state"], "none");
     client.post("/v1/operations/backup", json!({})).await.invalid_field("to");
     client.post("/v1/operations/backup", json!({ "to": "/x", "more": 1 })).await.invalid_field("more");
-    let refused = client.post("/v1/operations/backup", json!({ "to": "relative" })).await;
+    let dry = client.post("/v1/operations/backup", json!({ "to": "relative" })).await.ok();
+    assert_eq!(dry["state"], "none", "a dry run starts nothing");
+    let refused = client.post("/v1/operations/backup", json!({ "to": "relative", "confirm": true })).await;
     if std::env::var("MW_TEST_ENGINE").is_ok_and(|engine| engine == "embedded") {
         refused.invalid_field("to");
     } else {

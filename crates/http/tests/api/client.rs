@@ -41,7 +41,7 @@ pub(crate) fn client_on(store: Arc<FaultyStore>, settings: &ServerSettings, toke
     let shop = builders::shop(Arc::clone(&store) as _, &clock);
     let operations = Some(operations(&clock));
     let api = Api::with_operations(shop, settings, tokens, Registry::new(), operations).unwrap();
-    Client { router: api.router(), api, clock, store }
+    Client::of(api, clock, store)
 }
 
 /// A response with its body read.
@@ -102,6 +102,10 @@ impl Response {
 }
 
 impl Client {
+    pub(crate) fn of(api: Api, clock: Arc<FakeClock>, store: Arc<FaultyStore>) -> Self {
+        Self { router: api.router(), api, clock, store }
+    }
+
     pub(crate) fn pass_ms(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }

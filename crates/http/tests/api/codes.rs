@@ -177,6 +177,8 @@ fn the_list_of_codes_is_closed() {
             "404 reservation_not_found",
             "404 session_not_found",
             "404 stock_not_found",
+            "404 partition_not_found",
+            "404 repair_not_found",
             "405 method_not_allowed",
             "410 cursor_expired",
             "409 out_of_stock",

@@ -14,6 +14,7 @@ mod backup;
 mod carts;
 mod changes;
 mod client;
+mod cluster;
 mod codes;
 mod concurrency;
 mod docs;

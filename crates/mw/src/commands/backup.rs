@@ -70,7 +70,7 @@ fn stopped(args: &Args, to: &std::path::Path) -> Result<String> {
 
 async fn remote(client: &ShopClient, to: &std::path::Path, keep: u32) -> Result<String> {
     let to = to.to_str().context("read --to: it is not UTF-8")?;
-    let mut state = client.post_json(PATH, &json!({ "to": to, "keep": keep })).await?;
+    let mut state = client.post_json(PATH, &json!({ "to": to, "keep": keep, "confirm": true })).await?;
     let progress = Progress::endless_bytes("backing up");
     loop {
         let number = |name: &str| state.get(name).and_then(Value::as_u64).unwrap_or_default();

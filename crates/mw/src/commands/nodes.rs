@@ -1,134 +1,105 @@
 //! `mw nodes`: the nodes of a cluster, their load, schema, hints and clocks.
 
-use anyhow::{Context, Result, bail};
-use mw_store_cassandra::NodeInfo;
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use mw_http::NodeListView;
+use serde_json::Value;
 
 use crate::config::{Config, ConfigArgs, Engine};
-use crate::runtime;
+use crate::shop_client::RemoteArgs;
 use crate::storage::Storage;
 use crate::terminal::{self, columns};
+use crate::{operations, replies, runtime};
 
 /// Print the nodes of a cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every node is asked itself. Hints are the files that the other nodes keep for it; the clock is that of the node against the clock \
-of this machine.
+of this machine, or of the shop that --url names.
 
 Examples:
   mw nodes --store cassandra
-  mw nodes --json | jq '.items[] | select(.up | not)'")]
+  mw nodes --url http://127.0.0.1:8080
+  mw nodes --store cassandra --json | jq '.items[] | select(.up | not)'")]
 pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
+    remote: RemoteArgs,
+
+    #[command(flatten)]
     config: ConfigArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct NodeList {
-    items: Vec<NodeRow>,
-}
-
-#[derive(Debug, Serialize)]
-struct NodeRow {
-    address: String,
-    data_center: String,
-    rack: String,
-    up: bool,
-    load_bytes: Option<u64>,
-    tokens: usize,
-    schema: Option<String>,
-    hints: Option<u64>,
-    clock_ms: Option<i64>,
-}
-
-impl From<NodeInfo> for NodeRow {
-    fn from(node: NodeInfo) -> Self {
-        Self {
-            address: node.address,
-            data_center: node.data_center,
-            rack: node.rack,
-            up: node.up,
-            load_bytes: node.load_bytes,
-            tokens: node.tokens,
-            schema: node.schema.map(|version| version.to_string()),
-            hints: node.hints,
-            clock_ms: node.clock_ms,
-        }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let config = Config::load(&args.config.sources())?.without_listener();
-    if config.engine != Engine::Cassandra {
-        bail!("the configured engine has no nodes: name a cluster with --store cassandra");
-    }
-    terminal::log(&config.log);
-    let nodes = runtime::single()?.block_on(async {
-        let storage = Storage::open(&config).await?;
-        let nodes = match &storage {
-            Storage::Cassandra { store, .. } => store.nodes().await.context("read the nodes"),
-            Storage::Embedded { .. } | Storage::Mongodb { .. } => Ok(Vec::new()),
-        };
-        storage.close().await;
-        nodes
-    })?;
-    let list = NodeList { items: nodes.into_iter().map(NodeRow::from).collect() };
-    if args.json {
-        let json = serde_json::to_string_pretty(&list).context("write JSON")?;
-        return terminal::print(&format!("{json}\n"));
-    }
-    terminal::print(&list.text())
+    let list = match args.remote.client()? {
+        Some(client) => runtime::single()?.block_on(client.get_json("/v1/operations/nodes"))?,
+        None => replies::value(&of_cluster(args)?)?,
+    };
+    replies::print(&list, args.json, text)
 }
 
-impl NodeList {
-    fn text(&self) -> String {
-        let heads = ["address", "data centre", "rack", "state", "load", "tokens", "schema", "hints", "clock"];
-        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+fn of_cluster(args: &Args) -> Result<NodeListView> {
+    let config = Config::load(&args.config.sources())?.without_listener();
+    ensure!(
+        config.engine == Engine::Cassandra,
+        "the configured engine has no nodes: name a cluster with --store cassandra"
+    );
+    terminal::log(&config.log);
+    runtime::single()?.block_on(async {
+        let storage = Storage::open(&config).await?;
+        let nodes = operations::of(&storage, &config.operate).nodes().await.context("read the nodes");
+        storage.close().await;
+        Ok(NodeListView::new(nodes?))
+    })
+}
+
+fn text(list: &Value) -> String {
+    let heads = ["address", "data centre", "rack", "state", "load", "tokens", "schema", "hints", "clock"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let items = list.get("items").and_then(Value::as_array);
+    for node in items.into_iter().flatten() {
+        let text = |name: &str| node.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| node.get(name).and_then(Value::as_i64);
         let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-        rows.extend(self.items.iter().map(|node| {
-            vec![
-                node.address.clone(),
-                node.data_center.clone(),
-                node.rack.clone(),
-                if node.up { "up" } else { "down" }.to_owned(),
-                or_unknown(node.load_bytes.map(|bytes| format!("{} KiB", bytes >> 10))),
-                node.tokens.to_string(),
-                or_unknown(node.schema.as_ref().and_then(|version| version.get(..8)).map(str::to_owned)),
-                or_unknown(node.hints.map(|files| files.to_string())),
-                or_unknown(node.clock_ms.map(|millis| format!("{millis:+} ms"))),
-            ]
-        }));
-        columns(&rows)
+        let is_up = node.get("up").and_then(Value::as_bool).unwrap_or_default();
+        rows.push(vec![
+            or_unknown(text("address")),
+            or_unknown(text("data_center")),
+            or_unknown(text("rack")),
+            if is_up { "up" } else { "down" }.to_owned(),
+            or_unknown(number("load_bytes").map(|bytes| format!("{} KiB", bytes >> 10))),
+            or_unknown(number("tokens").filter(|tokens| *tokens > 0).map(|tokens| tokens.to_string())),
+            or_unknown(text("schema").and_then(|version| version.get(..8).map(str::to_owned))),
+            or_unknown(number("hints").map(|files| files.to_string())),
+            or_unknown(number("clock_ms").map(|millis| format!("{millis:+} ms"))),
+        ]);
     }
+    columns(&rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_node_that_is_down_has_gaps() {
-        let row = |address: &str, up: bool| NodeRow {
-            address: address.to_owned(),
-            data_center: "dc1".to_owned(),
-            rack: "rack1".to_owned(),
-            up,
-            load_bytes: up.then_some(204_800),
-            tokens: if up { 16 } else { 0 },
-            schema: up.then(|| "01234567-89ab-cdef-0123-456789abcdef".to_owned()),
-            hints: Some(u64::from(!up)),
-            clock_ms: up.then_some(-3),
-        };
-        let text = NodeList { items: vec![row("127.0.0.1", true), row("127.0.0.2", false)] }.text();
+        let up = json!({
+            "address": "127.0.0.1", "data_center": "dc1", "rack": "rack1", "up": true, "load_bytes": 204_800, "tokens": 16,
+            "schema": "01234567-89ab-cdef-0123-456789abcdef", "hints": 0, "clock_ms": -3,
+        });
+        let down = json!({
+            "address": "127.0.0.2", "data_center": "dc1", "rack": "rack1", "up": false, "load_bytes": null, "tokens": 0,
+            "schema": null, "hints": 1, "clock_ms": null,
+        });
+        let text = text(&json!({"items": [up, down]}));
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             lines[1],
             ["127.0.0.1", "dc1", "rack1", "up", "200", "KiB", "16", "01234567", "0", "-3", "ms"]
         );
-        assert_eq!(lines[2], ["127.0.0.2", "dc1", "rack1", "down", "-", "0", "-", "1", "-"]);
+        assert_eq!(lines[2], ["127.0.0.2", "dc1", "rack1", "down", "-", "-", "-", "1", "-"]);
     }
 }

@@ -8,11 +8,11 @@ use mw_shop::operations::{Operations, PlanChange, RankBy, Run};
 use mw_store::audit::Operator;
 use mw_store::partitions::BucketPlan;
 use mw_store_cassandra::BUCKETED;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigArgs, Engine};
-use crate::service::{ServiceArgs, query};
+use crate::replies::{self, print, query};
+use crate::shop_client::RemoteArgs;
 use crate::storage::Storage;
 use crate::terminal::{self, columns};
 use crate::{operations, runtime};
@@ -103,7 +103,7 @@ struct Target {
     json: bool,
 
     #[command(flatten)]
-    service: ServiceArgs,
+    remote: RemoteArgs,
 
     #[command(flatten)]
     config: ConfigArgs,
@@ -196,11 +196,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn top(args: &Top) -> Result<()> {
-    if let Some(service) = args.target.service.of_url() {
+    if let Some(shop) = args.target.remote.client()? {
         let parameters = [("by", Some(args.by.as_str())), ("table", args.table.as_deref())];
         let path = format!("/v1/operations/partitions{}", query(&parameters));
-        let list = runtime::single()?.block_on(service.get(&path))?;
-        return print_reply(&list, args.target.json, &TOP_COLUMNS);
+        let list = runtime::single()?.block_on(shop.get_json(&path))?;
+        return print(&list, args.target.json, |list| replies::table(list, &TOP_COLUMNS, NONE_NOTEWORTHY));
     }
     let by = if args.by == "bytes" { RankBy::Bytes } else { RankBy::Rate };
     let list = on_cluster(&args.target.config, NO_STATISTICS, async |operations| {
@@ -209,19 +209,19 @@ fn top(args: &Top) -> Result<()> {
     })?;
     print(&list, args.target.json, |list| {
         let cells = list.cells();
-        if cells.len() == 1 { "No partition is noteworthy.\n".to_owned() } else { columns(&cells) }
+        if cells.len() == 1 { format!("{NONE_NOTEWORTHY}\n") } else { columns(&cells) }
     })
 }
 
 fn plans(args: &Plans) -> Result<()> {
     let selected = (args.table.as_deref(), args.key.as_deref());
-    if let Some(service) = args.target.service.of_url() {
+    if let Some(shop) = args.target.remote.client()? {
         let path = format!(
             "/v1/operations/partitions/plans{}",
             query(&[("table", selected.0), ("key", selected.1)])
         );
-        let list = runtime::single()?.block_on(service.get(&path))?;
-        return print_reply(&list, args.target.json, &PLAN_COLUMNS);
+        let list = runtime::single()?.block_on(shop.get_json(&path))?;
+        return print(&list, args.target.json, |list| replies::table(list, &PLAN_COLUMNS, NO_PLAN));
     }
     let list = on_cluster(&args.target.config, NO_PARTITIONS, async |operations| {
         let plans = operations.bucket_plans().await.context("read the plans")?;
@@ -229,7 +229,7 @@ fn plans(args: &Plans) -> Result<()> {
     })?;
     print(&list, args.target.json, |list| {
         let plans = list.plan_cells();
-        let plans = if plans.is_empty() { "No key has a plan.\n" } else { &columns(&plans) };
+        let plans = if plans.is_empty() { format!("{NO_PLAN}\n") } else { columns(&plans) };
         format!("Buckets of keys without a plan.\n\n{}\n{}", columns(&list.default_cells()), plans)
     })
 }
@@ -237,7 +237,7 @@ fn plans(args: &Plans) -> Result<()> {
 fn change(planned: &Planned, buckets: Option<u32>, target: &Target) -> Result<()> {
     let Planned { table, key, from, yes } = planned;
     let what = if buckets.is_some() { "set the plan" } else { "end the plan" };
-    if let Some(service) = target.service.of_url() {
+    if let Some(shop) = target.remote.client()? {
         let mut body = json!({"table": table, "key": key, "confirm": yes});
         let mut path = "/v1/operations/partitions/plans/end";
         if let Some(members) = body.as_object_mut() {
@@ -247,8 +247,11 @@ fn change(planned: &Planned, buckets: Option<u32>, target: &Target) -> Result<()
                 path = "/v1/operations/partitions/plans";
             }
         }
-        let made = runtime::single()?.block_on(service.post(path, &body))?;
-        return print_reply(&made, target.json, &PLAN_COLUMNS);
+        let made = runtime::single()?.block_on(shop.post_json(path, &body))?;
+        return print(&made, target.json, |made| {
+            let note = if *yes { "" } else { DRY };
+            format!("{}{note}", replies::table(made, &PLAN_COLUMNS, NO_PLAN))
+        });
     }
     let change = PlanChange { table: table.clone(), key: key.clone(), buckets, from: *from };
     let run = if *yes { Run::Confirmed } else { Run::Dry };
@@ -264,8 +267,7 @@ fn change(planned: &Planned, buckets: Option<u32>, target: &Target) -> Result<()
 fn sentence(plan: &BucketPlan, done: bool) -> String {
     let of = if plan.key.is_empty() { String::new() } else { format!(" of {}", plan.key) };
     let buckets = if plan.buckets == 1 { "bucket" } else { "buckets" };
-    let (is, note) =
-        if done { ("is", "") } else { ("would be", "Nothing was changed: add --yes to execute it.\n") };
+    let (is, note) = if done { ("is", "") } else { ("would be", DRY) };
     format!("{}{of} {is} divided into {} {buckets} from {} on\n{note}", plan.table, plan.buckets, plan.from)
 }
 
@@ -281,41 +283,19 @@ fn on_cluster<T>(
     terminal::log(&config.log);
     runtime::single()?.block_on(async {
         let storage = Storage::open(&config).await?;
-        let result = operation(&operations::of(&storage)).await;
+        let result = operation(&operations::of(&storage, &config.operate)).await;
         storage.close().await;
         result
     })
 }
 
-fn print<T: Serialize>(result: &T, json: bool, text: impl FnOnce(&T) -> String) -> Result<()> {
-    if json {
-        let json = serde_json::to_string_pretty(result).context("write JSON")?;
-        return terminal::print(&format!("{json}\n"));
-    }
-    terminal::print(&text(result))
-}
-
 /// The members of a service's reply that are printed for people.
-const TOP_COLUMNS: [&str; 8] =
-    ["table", "key", "bucket", "reads_per_s", "writes_per_s", "bytes", "share", "verdict"];
+const TOP_COLUMNS: [&str; 10] =
+    ["table", "key", "bucket", "reads_per_s", "writes_per_s", "rows", "bytes", "share", "verdict", "plan"];
+const NONE_NOTEWORTHY: &str = "No partition is noteworthy.";
+const NO_PLAN: &str = "No key has a plan.";
+const DRY: &str = "Nothing was changed: add --yes to execute it.\n";
 const PLAN_COLUMNS: [&str; 6] = ["table", "key", "buckets", "from", "made_by", "state"];
-
-/// Prints what a service replied: a list, or one item.
-fn print_reply(reply: &Value, json: bool, names: &[&str]) -> Result<()> {
-    if json {
-        return print(reply, true, |_| String::new());
-    }
-    let alone = std::slice::from_ref(reply);
-    let items = reply.get("items").and_then(Value::as_array).map_or(alone, Vec::as_slice);
-    let cell = |item: &Value, name: &str| match item.get(name) {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Null) | None => String::new(),
-        Some(other) => other.to_string(),
-    };
-    let mut rows = vec![names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
-    rows.extend(items.iter().map(|item| names.iter().map(|name| cell(item, name)).collect()));
-    terminal::print(&columns(&rows))
-}
 
 #[cfg(test)]
 mod tests {

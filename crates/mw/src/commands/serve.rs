@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, Engine, ServerArgs, Sources};
 use crate::demo::{self, Filled};
-use crate::operations::repair::RepairSteward;
+use crate::operations::steering::RepairSteward;
 use crate::storage::Storage;
 use crate::trace::TraceFile;
 use crate::{open_files, operations, runtime, terminal};
@@ -110,7 +110,7 @@ async fn serve(
         tracing::warn!(topic = topic.name(), "write the change feed: this engine does not write this topic");
     }
     let registry = Registry::new();
-    let operations = operations::of(storage);
+    let operations = operations::of(storage, &config.operate);
     let steward = operations::steward(&operations, counters, &config.operate, &registry)?;
     let repair = match storage {
         Storage::Cassandra { store, .. } => {

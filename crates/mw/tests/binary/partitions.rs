@@ -65,7 +65,10 @@ fn a_stored_plan_is_listed() {
         "{ended:?}"
     );
     let none = end(&["orders_by_customer", "u-2"]);
-    assert!(none.stderr.contains("mw: end the plan: key: \"u-2\" has no plan to end"), "{none:?}");
+    assert!(
+        none.stderr.contains("mw: end the plan: key \"u-2\" of orders_by_customer has no plan to end"),
+        "{none:?}"
+    );
     let logged: Vec<(String, String)> = Tables::of(&shop).rows("SELECT action, result FROM {}.audit_log");
     assert_eq!(logged.len(), 3, "{logged:?}");
     assert!(logged.iter().all(|(_, result)| result == "done"), "{logged:?}");

@@ -74,7 +74,7 @@ fn repair_is_seen_and_steered_through_jmx() {
 
     // Without JMX the commands say what they cannot do, and a sweep takes the place of a repair.
     let status = shop.run(&["repair", "status"], false);
-    assert!(status.stdout.contains("the nodes have no JMX agents configured"), "{status:?}");
+    assert!(status.stdout.contains("no JMX agents are configured (operate.jolokia"), "{status:?}");
     let pause = shop.run(&["repair", "pause", "--yes"], false);
     assert!(pause.code == Some(1) && pause.stderr.contains("no JMX agents"), "{pause:?}");
     let swept = shop.run(&["repair", "run", "stock_zones", "--yes"], false);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mw_domain::Timestamp;
+use mw_store::cluster::{RepairState, TableRepair};
 
 /// The repair of one node, as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,46 +27,12 @@ pub struct TableRepairPolicy {
     pub gc_grace: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RepairState {
-    Ok,
-    /// The interval of the policy has passed, the deadline has not.
-    Late,
-    /// The deadline has passed.
-    Missed,
-    /// No whole repair is known.
-    Unknown,
-}
-
-impl RepairState {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Late => "late",
-            Self::Missed => "missed",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// How the repair of a table stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableRepair {
-    pub table: String,
-    pub interval: Duration,
-    pub last_whole_repair: Option<Timestamp>,
-    pub deadline: Option<Timestamp>,
-    pub failed_ranges: u64,
-    pub skipped_ranges: u64,
-    pub state: RepairState,
-}
-
 fn plus(at: Timestamp, duration: Duration) -> Timestamp {
     at.plus_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// How the repair of a table stands, from the runs on all nodes. The table is whole as of the start of the oldest of the nodes' last
-/// complete runs; a node without one makes it unknown.
+/// complete runs; a node without one makes it unknown. Whether it runs now, the caller knows.
 pub fn table_repair(
     policy: &TableRepairPolicy,
     nodes: &[String],
@@ -104,6 +71,7 @@ pub fn table_repair(
         interval: policy.interval,
         last_whole_repair,
         deadline,
+        running: false,
         failed_ranges: newest.iter().map(|run| run.failed_ranges).sum(),
         skipped_ranges: newest.iter().map(|run| run.skipped_ranges).sum(),
         state,

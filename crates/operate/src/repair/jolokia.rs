@@ -26,11 +26,11 @@ pub enum JolokiaError {
 }
 
 /// How a run of repair on one node ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunResult {
     Complete,
-    /// A range failed, or the run was interrupted.
-    Failed,
+    /// A range failed, or the run was interrupted; why, as the node says.
+    Failed(String),
     /// The node had no range to repair: nothing was compared.
     Empty,
 }
@@ -111,11 +111,11 @@ impl Jolokia {
             let status = self.exec(STORAGE, "getParentRepairStatus(int)", json!([run])).await?;
             match status.get(0).and_then(Value::as_str) {
                 Some("COMPLETED") => return Ok(RunResult::Complete),
-                Some("FAILED") => return Ok(RunResult::Failed),
+                Some("FAILED") => return Ok(RunResult::Failed(cause_of(&status))),
                 _ => tokio::time::sleep(POLL).await,
             }
         }
-        Ok(RunResult::Failed)
+        Ok(RunResult::Failed(format!("it did not end within {} h", RUN_TIMEOUT.as_secs() / 3_600)))
     }
 
     /// Whether the node runs auto-repair, and what its present or last run came to.
@@ -141,6 +141,13 @@ impl Jolokia {
         let operation = "setAutoRepairEnabled(java.lang.String,boolean)";
         self.exec(AUTO_REPAIR, operation, json!([REPAIR_TYPE, is_enabled])).await.map(drop)
     }
+}
+
+/// Why a run failed: the last message of its status.
+fn cause_of(status: &Value) -> String {
+    let messages = status.as_array().into_iter().flatten().skip(1);
+    let last = messages.filter_map(Value::as_str).last().unwrap_or("the node gives no reason");
+    last.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Whether the description of a node's configuration has the repair type enabled.
