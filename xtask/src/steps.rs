@@ -60,7 +60,7 @@ const STEPS: &[Step] = &[
         about: "all tests of all crates",
         needs: &[Tool::CCompiler, Tool::Make],
         servers: &[Server::Cassandra, Server::Mongodb],
-        action: Action::Cargo("test --workspace --locked"),
+        action: Action::Cargo("test --workspace --locked --no-fail-fast"),
     },
     Step {
         name: "api",

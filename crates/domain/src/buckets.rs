@@ -61,7 +61,7 @@ impl MonthBucket {
 /// each process.
 pub const GROUP_SHARDS_MAX: u32 = 32;
 /// Groups of shards. Two processes that have the same group share partitions, and nothing else changes.
-const GROUPS: u32 = 1_024;
+const SHARD_GROUPS: u32 = 1_024;
 const DAY_MS: i64 = 86_400_000;
 const DAY_SLICES_MAX: u32 = 1_440;
 /// The largest bucket count of a day: slices of a minute.
@@ -112,7 +112,7 @@ impl DaySlice {
 pub fn shard_group(order_id: OrderId) -> u32 {
     // The low bits of other ids are no lane: some are random, and an order each would have a group of its own.
     let is_stamped = order_id.uuid().get_version_num() == 7;
-    if is_stamped { u32::from(Lane::of(order_id.uuid()).number()) % GROUPS } else { 0 }
+    if is_stamped { u32::from(Lane::of(order_id.uuid()).number()) % SHARD_GROUPS } else { 0 }
 }
 
 /// The shard of an order among the `shards` partitions of its group in a slice. The mapping is even and never changes.

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a transaction notes its changes in `pending_changes`, so they are there if and only if it is committed. A second
 //! transaction ([`sequencer`]) moves pending changes into numbered rows and raises the last number, which is one document: of
-//! two processes that number at once one begins again. So numbers have no gaps, and whoever reads up to a number has missed
+//! two processes that number at once one begins again. So numbers have no gaps, and a reader up to a number has missed
 //! nothing below it, also what commits later. The changes of a subject are numbered in the order of their commits
 //! ([`record`]).
 

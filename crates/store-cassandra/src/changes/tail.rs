@@ -1,6 +1,6 @@
 //! How far all lanes are: one look for all readers of this process that wait for changes.
 //!
-//! A look is told to the readers at the next one, so that a reader who is told finds rows that are old enough to be returned.
+//! A look is published to the readers at the next one, so that a reader who is published finds rows that are old enough to be returned.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::driver::time::at;
 
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// A reader that is told of changes and finds none looks again after this time.
+/// A reader that is published of changes and finds none looks again after this time.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How far a lane is.
@@ -35,13 +35,13 @@ type Heads = HashMap<u64, Head>;
 
 #[derive(Debug)]
 pub(super) struct Tail {
-    told: Arc<watch::Sender<Heads>>,
+    published: Arc<watch::Sender<Heads>>,
     is_running: AtomicBool,
 }
 
 impl Tail {
     pub(super) fn new() -> Self {
-        Self { told: Arc::default(), is_running: AtomicBool::new(false) }
+        Self { published: Arc::default(), is_running: AtomicBool::new(false) }
     }
 
     /// Returns when there may be changes after a position.
@@ -52,12 +52,12 @@ impl Tail {
         clock: fn() -> SystemTime,
     ) {
         if !self.is_running.swap(true, Ordering::Relaxed) {
-            let told = Arc::clone(&self.told);
-            tokio::spawn(look(told, Arc::downgrade(cql), Arc::clone(statements), clock));
+            let published = Arc::clone(&self.published);
+            tokio::spawn(look(published, Arc::downgrade(cql), Arc::clone(statements), clock));
         }
         tokio::time::sleep(PAUSE).await;
         // The sender lives as long as the store.
-        let _ = self.told.subscribe().wait_for(|heads| is_behind(position, heads)).await;
+        let _ = self.published.subscribe().wait_for(|heads| is_behind(position, heads)).await;
     }
 }
 
@@ -72,7 +72,7 @@ fn is_behind(position: &FeedPosition, heads: &Heads) -> bool {
 
 /// Looks while there are readers, until the store is gone.
 async fn look(
-    told: Arc<watch::Sender<Heads>>,
+    published: Arc<watch::Sender<Heads>>,
     cql: Weak<Cql>,
     statements: Arc<Statements>,
     clock: fn() -> SystemTime,
@@ -81,13 +81,13 @@ async fn look(
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let Some(cql) = cql.upgrade() else { return };
-        if told.receiver_count() == 0 {
+        if published.receiver_count() == 0 {
             continue;
         }
         match heads(&cql, &statements, &seen, at(clock())).await {
             Ok(heads) => {
                 let before = std::mem::replace(&mut seen, heads);
-                told.send_if_modified(|told| std::mem::replace(told, before.clone()) != before);
+                published.send_if_modified(|last| std::mem::replace(last, before.clone()) != before);
             }
             Err(error) => tracing::debug!(%error, "look for changes in the feed"),
         }

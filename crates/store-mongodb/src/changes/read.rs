@@ -121,7 +121,7 @@ impl MongoStore {
         for row in &rows {
             let first = whole_of(row, "first").ok_or_else(damaged)?;
             let next = found.as_ref().map(|found| found.next).or(after);
-            // Whoever continues behind a gap, or with what is no longer kept, has missed something.
+            // A reader that continues behind a gap, or with what is no longer kept, has missed something.
             let is_gone = next.is_some_and(|next| first > next + 1)
                 || row.get_datetime("purge_at").is_ok_and(|purge_at| *purge_at <= now);
             if is_gone && found.is_none() {

@@ -102,7 +102,7 @@ impl MongoStore {
     }
 
     async fn number_in(&self, session: &mut ClientSession) -> Result<(Round, u64), Stop> {
-        // From one snapshot: whoever is in it has all earlier changes of its subject in it too, with a lower `since`.
+        // From one snapshot: a change in it has all earlier changes of its subject in it too, with a lower `since`.
         let pending = &self.feed.pending;
         let query = pending.find(doc! {}).sort(doc! { "since": 1, "_id": 1 }).limit(PENDING_MAX);
         let mut cursor = query.session(&mut *session).await?;

@@ -245,9 +245,9 @@ impl StockState {
     /// The stock that readers see after the batch, if it is another one.
     fn shown_change(&self, key: &StockKey) -> Option<ZoneStock> {
         let after = self.plan.is_changed.then(|| self.after(key))?;
-        let shown = |entry: &StockEntry| (entry.level(), entry.updated_at);
-        let is_same =
-            self.external == 0 && self.entry.as_ref().is_some_and(|before| shown(before) == shown(&after));
+        let visible = |entry: &StockEntry| (entry.level(), entry.updated_at);
+        let is_same = self.external == 0
+            && self.entry.as_ref().is_some_and(|before| visible(before) == visible(&after));
         (!is_same).then(|| ZoneStock {
             product_id: key.product_id.clone(),
             geo_zone: key.geo_zone.clone(),
