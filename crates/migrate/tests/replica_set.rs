@@ -1,4 +1,10 @@
 //! Migrations from a real replica set to the embedded engine, while the shop's programs write.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, also in the functions that tests share"
+)]
 
 mod support;
 
@@ -26,7 +32,7 @@ use support::{Shape, Shop, Writers, add_unacceptable};
 
 const DAY_MS: i64 = 86_400_000;
 /// Nothing here takes so long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 fn settings() -> Settings {
     Settings {
@@ -152,7 +158,7 @@ async fn check_orders(shop: &Shop, store: &EmbeddedStore, rejected: &BTreeSet<(S
 
 async fn migrate(shape: Shape) {
     let seed: u64 = rand::random();
-    println!("seed {seed}");
+    eprintln!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let name = if shape == Shape::Customer { "migrate_customer" } else { "migrate_user" };
     let cluster = start_replica_set(name, 1).await;
@@ -182,7 +188,7 @@ async fn migrate(shape: Shape) {
     let CutOver::Done { pause } = cut_over(folder, true).await else { panic!("the cutover must succeed") };
     assert!(pause < Duration::from_secs(20), "{pause:?}");
     assert_eq!(migrator.task.await.unwrap().unwrap(), Ended::CutOver);
-    println!("{} writes, pause {pause:?}", writers.writes.load(std::sync::atomic::Ordering::Relaxed));
+    eprintln!("{} writes, pause {pause:?}", writers.writes.load(std::sync::atomic::Ordering::Relaxed));
     writers.end().await;
     let refused = shop.collection("orders").insert_one(shop.order(&mut random, "new")).await;
     assert!(refused.is_err(), "the source takes no writes after the cutover");
@@ -227,18 +233,18 @@ async fn check_faults(shop: &Shop, store: &EmbeddedStore, folder: &Path) {
     let (mut other, old, mut extra) = (other.unwrap(), old.unwrap(), model.unwrap());
     other.order.status = OrderStatus::Returned;
     extra.order.order_id = mw_domain::OrderId::parse("507f1f77bcf86cd799439011").unwrap();
-    let changes = vec![
+    let faults = vec![
         Change::RemoveOrder(removed),
         Change::Order { order: other.order, events: other.events },
         Change::Order { order: old.order, events: old.events },
         Change::Order { order: extra.order.clone(), events: extra.events },
     ];
-    store.apply(changes).await.unwrap();
-    let expected: BTreeSet<String> =
+    store.apply(faults).await.unwrap();
+    let wanted: BTreeSet<String> =
         [removed, changed, resurrected, extra.order.order_id].map(|id| id.object_id().unwrap()).into();
     let found = verified(folder, false).await;
     let ids: BTreeSet<String> = found.differences.iter().map(|it| it.id.clone()).collect();
-    assert_eq!(ids, expected, "{:?}", found.differences);
+    assert_eq!(ids, wanted, "{:?}", found.differences);
     let mended = verified(folder, true).await;
     assert!(mended.is_equal() && mended.repaired == 4, "{mended:?}");
 }

@@ -77,7 +77,7 @@ impl Shop {
         }
     }
 
-    pub(crate) fn cart(&self, random: &mut StdRng) -> Document {
+    pub(crate) fn cart(random: &mut StdRng) -> Document {
         let now = DateTime::now();
         let user = format!("user-{}", random.random_range(0..200));
         let product = format!("p-{}", random.random_range(0..PRODUCTS));
@@ -93,28 +93,28 @@ impl Shop {
         let orders: Vec<Document> =
             (0..orders).map(|at| self.order(random, statuses[at % statuses.len()])).collect();
         self.collection("orders").insert_many(orders).await.unwrap();
-        let carts: Vec<Document> = (0..carts).map(|_| self.cart(random)).collect();
+        let carts: Vec<Document> = (0..carts).map(|_| Self::cart(random)).collect();
         self.collection("carts").insert_many(carts).await.unwrap();
     }
 }
 
 /// Programs that write until they are told to stop, or refused.
 pub(crate) struct Writers {
-    stop: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
     pub(crate) writes: Arc<AtomicU64>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Writers {
     pub(crate) fn start(shop: &Arc<Shop>, seed: u64, count: u64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::new(AtomicBool::new(false));
         let writes = Arc::new(AtomicU64::new(0));
         let tasks = (0..count)
             .map(|number| {
-                let (shop, stop, writes) = (Arc::clone(shop), Arc::clone(&stop), Arc::clone(&writes));
+                let (shop, is_over, writes) = (Arc::clone(shop), Arc::clone(&is_over), Arc::clone(&writes));
                 tokio::spawn(async move {
                     let mut random = StdRng::seed_from_u64(seed ^ (number + 1));
-                    while !stop.load(Ordering::Relaxed) {
+                    while !is_over.load(Ordering::Relaxed) {
                         match write(&shop, &mut random).await {
                             Ok(()) => writes.fetch_add(1, Ordering::Relaxed),
                             Err(error) if is_blocked(&error) => return,
@@ -125,11 +125,11 @@ impl Writers {
                 })
             })
             .collect();
-        Self { stop, writes, tasks }
+        Self { is_over, writes, tasks }
     }
 
     pub(crate) async fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
         for task in self.tasks {
             task.await.unwrap();
         }
@@ -173,7 +173,7 @@ async fn write(shop: &Shop, random: &mut StdRng) -> mongodb::error::Result<()> {
                 .upsert(true)
                 .await?;
         }
-        8 => drop(shop.collection("carts").insert_one(shop.cart(random)).await?),
+        8 => drop(shop.collection("carts").insert_one(Shop::cart(random)).await?),
         _ => {
             if let Some(id) = pick("carts").await? {
                 let status = ["ordered", "abandoned", "active"][random.random_range(0..3)];
@@ -206,7 +206,7 @@ pub(crate) async fn add_unacceptable(shop: &Shop, random: &mut StdRng) -> BTreeS
         added.insert(("products".to_owned(), product.get_str("_id").unwrap().to_owned()));
         shop.collection("products").insert_one(product).await.unwrap();
     }
-    let mut cart = shop.cart(random);
+    let mut cart = Shop::cart(random);
     cart.insert("keep", true);
     cart.insert("items", vec![doc! { "product_id": "p-1", "quantity": 1.5 }]);
     added.insert(("carts".to_owned(), cart.get_object_id("_id").unwrap().to_hex()));
