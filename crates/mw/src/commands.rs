@@ -8,6 +8,7 @@ mod config;
 mod export;
 mod import;
 mod lab;
+mod migrate;
 mod nodes;
 mod partitions;
 mod policy;
@@ -61,6 +62,7 @@ enum Command {
     Backup(backup::Args),
     Verify(verify::Args),
     Restore(restore::Args),
+    Migrate(Box<migrate::Args>),
     Bench(Box<bench::Args>),
     Lab(lab::Args),
     Completions(completions::Args),
@@ -86,6 +88,7 @@ impl Cli {
             Command::Backup(args) => backup::run(&args),
             Command::Verify(args) => return verify::run(&args),
             Command::Restore(args) => restore::run(&args),
+            Command::Migrate(args) => return migrate::run(&args),
             Command::Bench(args) => return bench::run(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => completions::run(&args),

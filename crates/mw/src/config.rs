@@ -8,6 +8,7 @@ mod error;
 mod keys;
 mod kind;
 mod layers;
+mod migration;
 mod mongodb;
 mod operate;
 mod show;
@@ -29,6 +30,7 @@ use mw_store::partitions::PartitionReports;
 pub(crate) use args::{ConfigArgs, ServerArgs};
 pub(crate) use error::ConfigError;
 pub(crate) use layers::{Settings, Sources};
+pub(crate) use migration::MigrationConfig;
 pub(crate) use operate::OperateConfig;
 pub(crate) use show::show;
 
@@ -52,6 +54,7 @@ pub(crate) struct Config {
     pub(crate) operate: OperateConfig,
     pub(crate) shop: mw_shop::Settings,
     pub(crate) feed: FeedSettings,
+    pub(crate) migration: MigrationConfig,
 }
 
 /// The storage engine.
@@ -114,6 +117,7 @@ impl Config {
                 topics: settings.read("feed.topics", kind::topics)?,
                 retention_ms: settings.read("feed.retention", millis)?,
             },
+            migration: migration::read(settings)?,
         })
     }
 

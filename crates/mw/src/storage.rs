@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use mw_migrate::Phase;
 use mw_store::SharedStore;
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::schema::Progress;
@@ -60,6 +61,20 @@ impl Storage {
             Self::Cassandra { store, .. } => Arc::clone(store) as SharedStore,
             Self::Mongodb { store, .. } => Arc::clone(store) as SharedStore,
         }
+    }
+
+    /// Refuses a store that a migration has not handed over: another engine serves the shop.
+    pub(crate) async fn check_migration(&self) -> Result<()> {
+        let Self::Embedded { store, path } = self else { return Ok(()) };
+        let status = mw_migrate::status::stopped(&**store).await?;
+        let is_under_way = status.is_some_and(|it| !matches!(it.phase, Phase::Done | Phase::Aborted));
+        ensure!(
+            !is_under_way,
+            "open data directory {}: a migration into it is not done, and MongoDB still is the shop; go on with `mw migrate run`, or \
+             drop it with `mw migrate abort --yes`",
+            path.display()
+        );
+        Ok(())
     }
 
     /// A description for the log.

@@ -306,7 +306,7 @@ fn import(tx: &mut Tx, record: Record) -> Result<()> {
     }
 }
 
-fn import_product(tx: &mut Tx, product: &Product) -> Result<()> {
+pub(crate) fn import_product(tx: &mut Tx, product: &Product) -> Result<()> {
     let before = products::read(tx, &product.product_id)?;
     products::save(tx, before.as_ref(), product);
     Ok(())
@@ -332,7 +332,7 @@ fn record_all(tx: &mut Tx, product_id: &ProductId, geo_zone: &GeoZone, ledger: &
 }
 
 /// A cart that was active here and is closed in the record moves to the closed carts.
-fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
+pub(crate) fn import_cart(tx: &mut Tx, cart: &Cart) -> Result<()> {
     let last = carts::read_last(tx, &cart.owner)?;
     let active = last.as_ref().filter(|last| last.status == CartStatus::Active);
     if cart.status == CartStatus::Active {
@@ -374,7 +374,7 @@ fn import_reservation(tx: &mut Tx, reservation: &Reservation) -> Result<()> {
 }
 
 /// Removes the old list rows, timer and sums first: the record may have another time, zone or status.
-fn import_order(tx: &mut Tx, order: &Order, events: &[OrderEvent]) -> Result<()> {
+pub(crate) fn import_order(tx: &mut Tx, order: &Order, events: &[OrderEvent]) -> Result<()> {
     if let Some(before) = orders::read(tx, order.order_id)? {
         for list in [OrderList::User(&before.user_id), OrderList::Zone(&before.geo_zone), OrderList::All] {
             tx.remove(orders::list_table(list), list.key(before.created_at, before.order_id));

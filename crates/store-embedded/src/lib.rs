@@ -21,6 +21,7 @@ mod ledger;
 mod long_reads;
 mod maintenance;
 mod metrics;
+mod migration;
 mod open;
 mod orders;
 mod products;

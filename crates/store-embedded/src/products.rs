@@ -58,8 +58,7 @@ impl Products for EmbeddedStore {
         self.write(move |tx| {
             let product =
                 read(tx, &product_id)?.ok_or_else(|| Refusal::ProductNotFound(product_id.clone()))?;
-            tx.remove(Table::ProductsByCategory, index_key(&product));
-            tx.remove(Table::Products, keys::product(&product_id));
+            remove(tx, &product);
             tx.record_change(now, ChangeRef::ProductDeleted(&product_id, now));
             Ok(())
         })
@@ -236,6 +235,11 @@ pub(crate) fn save(tx: &mut Tx, before: Option<&Product>, product: &Product) {
         tx.put(Table::ProductsByCategory, new_key, Vec::new());
     }
     tx.put(Table::Products, keys::product(&product.product_id), mw_codec::products::encode(product));
+}
+
+pub(crate) fn remove(tx: &mut Tx, product: &Product) {
+    tx.remove(Table::ProductsByCategory, index_key(product));
+    tx.remove(Table::Products, keys::product(&product.product_id));
 }
 
 /// Puts a product and sets its stock. All of it is one batch: a crash before the commit leaves the old product and stock, and the

@@ -11,6 +11,7 @@ pub mod collections;
 mod documents;
 mod driver;
 mod export;
+pub mod foreign;
 mod idempotency;
 mod locks;
 mod maintenance;

@@ -14,6 +14,7 @@ pub mod delegation;
 pub mod error;
 pub mod export;
 pub mod idempotency;
+pub mod migration;
 pub mod model;
 pub mod orders;
 pub mod page;

@@ -26,6 +26,7 @@ const LAYERS: &[(&str, Uses)] = &[
     ("mw-mongodb-testbed", Only(&["mw-testbed"])),
     ("mw-loadgen", Only(&[])),
     ("mw-operate", Only(&["mw-domain", "mw-store"])),
+    ("mw-migrate", Only(&["mw-domain", "mw-store", "mw-store-mongodb"])),
     ("mw-bench-baselines", Only(&["mw-loadgen"])),
     ("mw-testkit", All),
     ("mw", All),
@@ -40,7 +41,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["mw", "mw-bench-baselines", "mw-testkit", "xtask"]),
     ("axum", &["mw-http", "mw", "mw-testkit", "xtask"]),
     ("fjall", &["mw-store-embedded"]),
-    ("mongodb", &["mw-bench-baselines", "mw-store-mongodb", "mw-testkit"]),
+    ("mongodb", &["mw-bench-baselines", "mw-migrate", "mw-store-mongodb", "mw-testkit"]),
     ("redis", &["mw-bench-baselines"]),
     ("scylla", &["mw-bench-baselines", "mw-store-cassandra", "mw-testkit"]),
     (

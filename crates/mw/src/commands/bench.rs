@@ -405,7 +405,7 @@ fn arrivals(text: &str) -> Result<Arrivals> {
 }
 
 /// `250ms`, `30s`, `20m`, `1h`.
-fn duration(text: &str) -> Result<Duration> {
+pub(super) fn duration(text: &str) -> Result<Duration> {
     let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
     units
         .into_iter()

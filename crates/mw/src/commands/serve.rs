@@ -65,7 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // Installed first, so that a signal while the store is being opened or filled is not lost.
         let mut signals = Stop::watch()?;
         let Some(storage) = open(args, &config, &mut signals).await? else { return Ok(()) };
-        let served = serve(args, config, &storage, counters, signals).await;
+        let served = match storage.check_migration().await {
+            Ok(()) => serve(args, config, &storage, counters, signals).await,
+            refused => refused,
+        };
         storage.close().await;
         served
     });

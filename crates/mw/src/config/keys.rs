@@ -128,6 +128,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("sessions.ttl", LIFETIME),
     key("orders.payment_window", LIFETIME),
     key("reservations.ttl", Kind::Seconds { min: 1, max: 86_400 }),
+    optional("migration.statuses.*", Kind::OneOf(ORDER_STATUSES)),
+    optional("migration.zones.*", Kind::Text),
     key("feed.topics", Kind::Topics),
     key("feed.retention", LIFETIME),
     optional("tokens", Kind::Tokens),

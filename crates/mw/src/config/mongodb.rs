@@ -22,7 +22,7 @@ pub(super) fn read(settings: &Settings) -> Result<Options, ConfigError> {
         database: settings.read("store.mongodb.database", database)?.to_owned(),
         shape,
         shard_keys: shard_keys(settings, shape)?,
-        statuses: statuses(settings)?,
+        statuses: statuses(settings, "store.mongodb.statuses")?,
         request_timeout: settings.read("store.mongodb.request_timeout", kind::time)?,
         cart_lifetime: CartLifetime {
             user_ms: settings.read("carts.user_ttl", millis)?,
@@ -81,10 +81,10 @@ fn shard_key(value: &Value) -> Result<ShardKey, String> {
 }
 
 /// The defaults, with the configured words.
-fn statuses(settings: &Settings) -> Result<Statuses, ConfigError> {
+pub(super) fn statuses(settings: &Settings, table: &str) -> Result<Statuses, ConfigError> {
     let mut statuses = Statuses::default();
     let mut problems = Vec::new();
-    for (path, word, setting) in settings.below("store.mongodb.statuses") {
+    for (path, word, setting) in settings.below(table) {
         let status = kind::text(&setting.value).ok().and_then(OrderStatus::parse);
         match status {
             Some(status) if OrderStatus::parse(word).is_none_or(|own| own == status) => {

@@ -20,7 +20,7 @@ use scylla::statement::Statement;
 use super::{Shared, StatementScript, shared};
 
 /// Sets of keyspaces, and so the number of concurrent tests.
-const SETS: usize = 5;
+const SETS: usize = 3;
 /// Late writes of the previous test have arrived after this time.
 const LATE_WRITES: Duration = Duration::from_secs(2);
 /// A TRUNCATE that takes longer has failed.
