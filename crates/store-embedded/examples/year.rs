@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p mw-store-embedded --example year -- DIRECTORY [ORDERS] [SECONDS]` fills a new store in the directory: so
 //! many orders (1 000 000) over 365 days, a tenth as many abandoned carts of 100 owners, and as many movements of one product. It
-//! then measures reads and durable writes for so many seconds (20) alone, and again while the background work runs without a pause;
-//! at the end it restores the backup. It prints one table.
+//! then measures reads and durable writes for so many seconds (20), in turns alone, beside each kind of background work, and beside
+//! all of them; the work runs without a pause. At the end it restores the backup. It prints one table.
 
 #![expect(
     clippy::print_stdout,
@@ -211,56 +211,90 @@ struct WorkCounts {
     backups: AtomicU64,
 }
 
-fn background(
-    store: &Arc<EmbeddedStore>,
-    counts: &Arc<WorkCounts>,
-    backups: &Path,
-) -> tokio::task::JoinSet<()> {
-    let mut running = tokio::task::JoinSet::new();
-    let each = || (Arc::clone(store), Arc::clone(counts));
-    let (store, state) = each();
-    running.spawn(async move {
-        while !state.is_over.load(Ordering::Relaxed) {
-            let removed = store.purge_expired(now(), 500).await.unwrap();
-            state.removed.fetch_add(removed as u64, Ordering::Relaxed);
-        }
-    });
-    let (store, state) = each();
-    running.spawn(async move {
-        while !state.is_over.load(Ordering::Relaxed) {
-            // Hours in part at both ends.
-            let period = Period {
-                from: now().plus_millis(-91 * DAY_MS - 1_234_567),
-                to: now().plus_millis(-1_234_567),
-            };
-            store.sales(None, period).await.unwrap();
-            store.idle_carts(now(), now(), PageRequest::first(100)).await.unwrap();
-            state.reports.fetch_add(1, Ordering::Relaxed);
-        }
-    });
-    let (store, state) = each();
-    running.spawn(async move {
-        while !state.is_over.load(Ordering::Relaxed) {
-            let export = store.export().await.unwrap();
-            let mut request = PageRequest::first(500);
-            while let Some(next) = export.page(request).await.unwrap().next {
-                if state.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                request = PageRequest { limit: 500, after: Some(next) };
+/// A kind of background work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Cleaning,
+    Reports,
+    Export,
+    Backup,
+}
+
+const ALL_WORK: [Work; 4] = [Work::Cleaning, Work::Reports, Work::Export, Work::Backup];
+
+/// What is measured in turns: its name, and the work beside it.
+const TURNS: [(&str, &[Work]); 6] = [
+    ("alone", &[]),
+    ("beside cleaning", &[Work::Cleaning]),
+    ("beside reports", &[Work::Reports]),
+    ("beside an export", &[Work::Export]),
+    ("beside a backup", &[Work::Backup]),
+    ("beside all", &ALL_WORK),
+];
+
+/// Does one kind of work again and again until the counts say that it is over.
+async fn background(work: Work, store: Arc<EmbeddedStore>, counts: Arc<WorkCounts>, backups: PathBuf) {
+    let is_over = || counts.is_over.load(Ordering::Relaxed);
+    while !is_over() {
+        match work {
+            Work::Cleaning => {
+                let removed = store.purge_expired(now(), 500).await.unwrap();
+                counts.removed.fetch_add(removed as u64, Ordering::Relaxed);
             }
-            state.exports.fetch_add(1, Ordering::Relaxed);
+            Work::Reports => {
+                // Hours in part at both ends.
+                let period = Period {
+                    from: now().plus_millis(-91 * DAY_MS - 1_234_567),
+                    to: now().plus_millis(-1_234_567),
+                };
+                store.sales(None, period).await.unwrap();
+                store.idle_carts(now(), now(), PageRequest::first(100)).await.unwrap();
+                counts.reports.fetch_add(1, Ordering::Relaxed);
+            }
+            Work::Export => {
+                let export = store.export().await.unwrap();
+                let mut request = PageRequest::first(500);
+                while let Some(next) = export.page(request).await.unwrap().next {
+                    if is_over() {
+                        return;
+                    }
+                    request = PageRequest { limit: 500, after: Some(next) };
+                }
+                counts.exports.fetch_add(1, Ordering::Relaxed);
+            }
+            Work::Backup => {
+                back_up(&store, &backups).await;
+                counts.backups.fetch_add(1, Ordering::Relaxed);
+            }
         }
-    });
-    let (store, state) = each();
-    let to: PathBuf = backups.to_owned();
-    running.spawn(async move {
-        while !state.is_over.load(Ordering::Relaxed) {
-            back_up(&store, &to).await;
-            state.backups.fetch_add(1, Ordering::Relaxed);
-        }
-    });
-    running
+    }
+}
+
+/// Measures requests beside some kinds of work, and prints two lines.
+async fn turn(store: &Arc<EmbeddedStore>, (name, works): (&str, &[Work]), length: Duration, backups: &Path) {
+    let counts = Arc::new(WorkCounts::default());
+    let mut running = tokio::task::JoinSet::new();
+    for work in works {
+        running.spawn(background(*work, Arc::clone(store), Arc::clone(&counts), backups.to_owned()));
+    }
+    let (mut writes, mut reads) = clients(store, length).await;
+    counts.is_over.store(true, Ordering::Relaxed);
+    running.join_all().await;
+    let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let done = if works.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "   {} rows removed, {} reports, {} exports, {} backups",
+            total(&counts.removed),
+            total(&counts.reports),
+            total(&counts.exports),
+            total(&counts.backups)
+        )
+    };
+    let seconds = length.as_secs_f64();
+    println!("{:<30} {}{done}", format!("cart line, {name}"), writes.line(seconds));
+    println!("{:<30} {}", format!("three reads, {name}"), reads.line(seconds));
 }
 
 async fn back_up(store: &EmbeddedStore, to: &Path) {
@@ -277,26 +311,11 @@ async fn run(folder: &Path, orders: u64, length: Duration) {
     let began = Instant::now();
     fill(&store, orders).await;
     println!("filled with {orders} orders in {:.0} s", began.elapsed().as_secs_f64());
-    let seconds = length.as_secs_f64();
-    println!("{:<28} {:>10} {:>9} {:>9} {:>9}", "", "a second", "p50 ms", "p99 ms", "worst ms");
-    let (mut writes, mut reads) = clients(&store, length).await;
-    println!("{:<28} {}", "cart line, alone", writes.line(seconds));
-    println!("{:<28} {}", "three reads, alone", reads.line(seconds));
-    let counts = Arc::new(WorkCounts::default());
-    let work = background(&store, &counts, &backups);
-    let (mut writes, mut reads) = clients(&store, length).await;
-    counts.is_over.store(true, Ordering::Relaxed);
-    work.join_all().await;
-    println!("{:<28} {}", "cart line, beside all", writes.line(seconds));
-    println!("{:<28} {}", "three reads, beside all", reads.line(seconds));
-    let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!(
-        "meanwhile: {} rows removed, {} reports, {} whole exports, {} backups",
-        total(&counts.removed),
-        total(&counts.reports),
-        total(&counts.exports),
-        total(&counts.backups)
-    );
+    println!("{:<30} {:>10} {:>9} {:>9} {:>9}", "", "a second", "p50 ms", "p99 ms", "worst ms");
+    for measured in TURNS {
+        turn(&store, measured, length, &backups).await;
+    }
+    turn(&store, TURNS[0], length, &backups).await;
     let began = Instant::now();
     back_up(&store, &backups).await;
     println!("a backup takes {:.2} s", began.elapsed().as_secs_f64());

@@ -7,6 +7,7 @@
 
 mod archive;
 mod audit;
+mod background_thread;
 mod backup;
 mod cache;
 mod carts;

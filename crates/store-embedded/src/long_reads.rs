@@ -1,5 +1,5 @@
 //! Long reads (reports, lists by period, export, audit, planning of maintenance) on a bounded number of threads of their own, so
-//! that they never occupy the threads that serve requests.
+//! that they never occupy the threads that serve requests. Where the processors are busy, their threads get less of them.
 //!
 //! Invariant: a read ends soon after its caller has gone. The caller's future sets a flag when it is dropped, and every scan of a
 //! [`StoppableReader`] looks at the flag between two slices of rows.
@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fjall::Slice;
 use mw_store::{Result, StoreError};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
+use crate::background_thread;
 use crate::reader::{KeyRange, Reader, RowVisitor, SnapshotReader};
 use crate::tables::Table;
 
@@ -46,15 +47,17 @@ impl LongReads {
         let thread = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| stopped())?;
         let flag = StopOnDrop(Arc::default());
         let reader = StoppableReader { snapshot, is_stopped: Arc::clone(&flag.0) };
-        let running = tokio::task::spawn_blocking(move || {
+        let (answer, answered) = oneshot::channel();
+        let run = move || {
             let result = read(&reader);
             drop((place, thread));
-            result
-        });
-        running.await.unwrap_or_else(|error| {
-            Err(StoreError::Unavailable(format!(
-                "finish a long read: its thread ended: {error}; see the log"
-            )))
+            // Without a receiver the caller has gone.
+            let _ = answer.send(result);
+        };
+        background_thread::spawn("mw-long-read", run)
+            .map_err(|error| StoreError::Unavailable(format!("start a thread for a long read: {error}")))?;
+        answered.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable("finish a long read: its thread ended; see the log".to_owned()))
         })
     }
 }

@@ -8,6 +8,7 @@ use mw_store::{Refusal, Result, StoreError};
 
 use super::{BackupError, BackupPlan, check_marker, now};
 use crate::EmbeddedStore;
+use crate::background_thread;
 use crate::maintenance::lock;
 use crate::open::stored_commit_sequence;
 
@@ -43,7 +44,7 @@ impl EmbeddedStore {
             state: BackupState::Running(BackupProgress::default()),
         });
         drop(status);
-        if let Err(error) = std::thread::Builder::new().name("mw-backup".into()).spawn(run) {
+        if let Err(error) = background_thread::spawn("mw-backup", run) {
             set_state(&self.backup, BackupState::Failed(error.to_string()));
             return Err(StoreError::Unavailable(format!("start a backup: {error}")));
         }
