@@ -1,6 +1,6 @@
 //! The change feed of a run in comparable form: what the contract promises about each subject.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use mw_domain::Timestamp;
 
@@ -25,6 +25,13 @@ pub(super) async fn read(
         }
         request.start = FeedStart::After(page.next);
     }
+}
+
+/// The changes without those that a reader gets again: how often it does depends on the pages.
+pub(super) fn distinct(changes: &[ChangeEvent]) -> Vec<(&str, Timestamp, &Changed)> {
+    let mut seen = HashSet::new();
+    let first_times = changes.iter().filter(|change| seen.insert(change.id.as_str()));
+    first_times.map(|change| (change.id.as_str(), change.at, &change.changed)).collect()
 }
 
 /// What must agree for each subject: every step of orders, products and sessions; the last state and every end of a cart;
