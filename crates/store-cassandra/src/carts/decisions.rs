@@ -191,6 +191,9 @@ impl CassandraStore {
         }
         // Crash here: cells that count no more stay until their TTL.
         self.sweep_lines(partition).await;
+        // Crash here: a decision that was not acknowledged and is not in the feed. Recovery reports that of an order or a merge; the
+        // next change of the owner's carts names the others.
+        self.report_decision(partition, plan).await?;
         Ok(true)
     }
 

@@ -183,15 +183,19 @@ impl CassandraStore {
         let Some(cart) = &merged.cart else { return Ok(()) };
         self.append_changes(&marker.spec.user, cart.merge_history(&merged.changes)).await?;
         // Crash here: the guest's cart may name a cart that was never opened; the recovering process comes here again.
-        if cart.cart_id == marker.target {
-            return Ok(());
+        if cart.cart_id != marker.target {
+            self.rewrite_guest_cart(op_id, marker, |closed, guest| {
+                let mut moved = closed.clone();
+                moved.merged_into = Some(cart.cart_id);
+                Plan { after: guest.open.clone(), closed: vec![(moved, Some(op_id))], ..Plan::default() }
+            })
+            .await?;
         }
-        self.rewrite_guest_cart(op_id, marker, |closed, guest| {
-            let mut moved = closed.clone();
-            moved.merged_into = Some(cart.cart_id);
-            Plan { after: guest.open.clone(), closed: vec![(moved, Some(op_id))], ..Plan::default() }
-        })
-        .await
+        // Crash here: the merge is done and not in the feed; the recovering process comes here again.
+        let mut closed = marker.guest_cart.clone();
+        closed.merged_into = Some(cart.cart_id);
+        closed.abandon(marker.spec.now, &marker.spec.lifetime);
+        self.report_carts(std::iter::once(&closed), Some(cart)).await
     }
 
     /// Opens the guest's cart again; where the guest has opened another, that one gets the lines.
