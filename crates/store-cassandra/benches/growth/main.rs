@@ -32,6 +32,8 @@ const NETWORK: &str = "MW_GROWTH_NETWORK";
 const NODES: usize = 3;
 /// As `mw lab ring` has them by default.
 const RING: RingOptions = RingOptions { nodes: NODES, vnodes: 16, replicas: 3, rate: 50_000.0, seed: 1 };
+/// A busy machine streams slowly.
+const START_TIMEOUT: Duration = Duration::from_mins(8);
 /// Between two operations of the prober.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 /// Operations before this time are not measured: connections are made, statements prepared.
@@ -47,6 +49,7 @@ async fn main() {
         nodes: NODES,
         network: network(),
         heap_mib: 512,
+        start_timeout: START_TIMEOUT,
         ..ClusterOptions::default()
     };
     let mut cluster = tokio::task::spawn_blocking(|| Cluster::start(options)).await.unwrap().unwrap();
@@ -57,11 +60,12 @@ async fn main() {
 
     let rows = Arc::new(Rows::prepare(session, &options).await);
     nodetool(&cluster, &["disableautocompaction", rows.keyspace()]);
-    let trace = rows.fill().await;
+    let lines = rows.fill().await;
     nodetool(&cluster, &["flush", rows.keyspace()]);
     let of_nodes: Vec<u64> =
         cluster.nodes().map(|node| data_bytes(&node.dir().join("data").join(rows.keyspace()))).collect();
-    let predicted = simulate(&[trace], &RING).unwrap().moved_by_a_node.share;
+    let traced = mw_operate::ring::Trace::read(lines.as_bytes()).unwrap();
+    let predicted = simulate(&[traced], &RING).unwrap().moved_by_a_node.share;
 
     let shared = Arc::clone(&rows);
     let prober = Prober::start(PROBE_INTERVAL, move |number| {
