@@ -112,8 +112,12 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1_950)).await;
         let measured = prober.take();
         assert_eq!((measured.succeeded, measured.failed), (19, 1));
-        assert_eq!(measured.quantile_ms(999).round(), 1_000.0, "the first one waited for the whole stall");
-        assert_eq!(measured.quantile_ms(250).round(), 0.0, "{measured:?}");
+        let longest_ms = measured.quantile_ms(999);
+        assert!(
+            (longest_ms - 1_000.0).abs() < 1.0,
+            "the first one waited for the whole stall: {longest_ms} ms"
+        );
+        assert!(measured.quantile_ms(250) < 1.0, "{measured:?}");
         assert_eq!(prober.take(), Measured::default(), "the next phase begins with nothing");
     }
 }
