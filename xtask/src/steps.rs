@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster", "mongodb"]);
         for (name, engine) in [("api", "embedded"), ("cluster", "cassandra"), ("mongodb", "mongodb")] {
             let step = STEPS.iter().find(|step| step.name == name).expect("there");
-            let expected = format!("MW_TEST_ENGINE={engine} cargo test -p mw-http --test api --locked");
+            let expected = format!("MW_TEST_ENGINE={engine} cargo test --workspace --test api --locked");
             assert_eq!(step.action.describe(), expected);
             assert_eq!(step.uses(Server::Cassandra), engine == "cassandra", "{name}");
             assert_eq!(step.uses(Server::Mongodb), engine == "mongodb", "{name}");
