@@ -12,7 +12,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
 
 /// Rows that the cluster is filled with.
-const ROWS: u32 = 20_000;
+const ROWS: u32 = 5_000;
 const ROW_BYTES: usize = 4_096;
 /// Statements at the same time.
 const CONCURRENT: usize = 16;
