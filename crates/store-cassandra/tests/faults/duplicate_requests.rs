@@ -84,7 +84,7 @@ async fn of_concurrent_checkouts_of_one_cart_all_but_one_find_it_empty() {
     let _exclusive = exclusive().await;
     let lease = Lease::empty().await;
     let stores = [lease.open().await, lease.open().await, lease.open().await];
-    // Duplicate checkouts are short of what the first one holds.
+    // The others of a cart are short of what the first one holds.
     for number in 0..CARTS {
         import_stock(&stores[0], &format!("last-{number}"), 2).await;
         set_line(&stores[0], user(&format!("u{number}")), &format!("last-{number}"), 2).await.unwrap();
