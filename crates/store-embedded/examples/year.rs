@@ -225,20 +225,20 @@ enum Work {
 const ALL_WORK: [Work; 4] = [Work::Cleaning, Work::Reports, Work::Export, Work::Backup];
 
 /// What is measured in turns: its name, and the work beside it.
-const TURNS: [(&str, &[Work], Pace); 8] = [
-    ("alone", &[], Pace::Service),
-    ("beside all, paced", &ALL_WORK, Pace::Service),
-    ("alone", &[], Pace::Service),
-    ("beside cleaning", &[Work::Cleaning], Pace::Restless),
-    ("beside reports", &[Work::Reports], Pace::Restless),
-    ("beside an export", &[Work::Export], Pace::Restless),
-    ("beside a backup", &[Work::Backup], Pace::Restless),
-    ("beside all", &ALL_WORK, Pace::Restless),
+const TURNS: [(&str, &[Work], Schedule); 8] = [
+    ("alone", &[], Schedule::Service),
+    ("beside all, paced", &ALL_WORK, Schedule::Service),
+    ("alone", &[], Schedule::Service),
+    ("beside cleaning", &[Work::Cleaning], Schedule::Restless),
+    ("beside reports", &[Work::Reports], Schedule::Restless),
+    ("beside an export", &[Work::Export], Schedule::Restless),
+    ("beside a backup", &[Work::Backup], Schedule::Restless),
+    ("beside all", &ALL_WORK, Schedule::Restless),
 ];
 
 /// How often work is done again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+enum Schedule {
     /// Cleaning as the service does it, a report a second, one export after another, a backup every five seconds.
     Service,
     /// Everything without a pause.
@@ -247,13 +247,13 @@ enum Pace {
 
 impl Work {
     /// The pause after it has been done so many times.
-    fn pause(self, pace: Pace, times: u64) -> Duration {
+    fn pause(self, schedule: Schedule, times: u64) -> Duration {
         match self {
-            Self::Cleaning if pace == Pace::Service && times.is_multiple_of(CLEANING_ROUNDS) => {
+            Self::Cleaning if schedule == Schedule::Service && times.is_multiple_of(CLEANING_ROUNDS) => {
                 Duration::from_secs(10)
             }
-            Self::Reports if pace == Pace::Service => Duration::from_secs(1),
-            Self::Backup if pace == Pace::Service => Duration::from_secs(5),
+            Self::Reports if schedule == Schedule::Service => Duration::from_secs(1),
+            Self::Backup if schedule == Schedule::Service => Duration::from_secs(5),
             _ => Duration::ZERO,
         }
     }
@@ -261,7 +261,7 @@ impl Work {
 
 /// Does one kind of work again and again until the counts say that it is over.
 async fn background(
-    (work, pace): (Work, Pace),
+    (work, schedule): (Work, Schedule),
     store: Arc<EmbeddedStore>,
     counts: Arc<WorkCounts>,
     backups: PathBuf,
@@ -301,7 +301,7 @@ async fn background(
             }
         }
         times += 1;
-        let resume_at = Instant::now() + work.pause(pace, times);
+        let resume_at = Instant::now() + work.pause(schedule, times);
         while !is_over() && Instant::now() < resume_at {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -311,14 +311,19 @@ async fn background(
 /// Measures requests beside some kinds of work, and prints two lines.
 async fn turn(
     store: &Arc<EmbeddedStore>,
-    (name, works, pace): (&str, &[Work], Pace),
+    (name, works, schedule): (&str, &[Work], Schedule),
     length: Duration,
     backups: &Path,
 ) {
     let counts = Arc::new(WorkCounts::default());
     let mut running = tokio::task::JoinSet::new();
     for work in works {
-        running.spawn(background((*work, pace), Arc::clone(store), Arc::clone(&counts), backups.to_owned()));
+        running.spawn(background(
+            (*work, schedule),
+            Arc::clone(store),
+            Arc::clone(&counts),
+            backups.to_owned(),
+        ));
     }
     let (mut writes, mut reads) = clients(store, length).await;
     counts.is_over.store(true, Ordering::Relaxed);
