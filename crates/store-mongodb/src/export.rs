@@ -49,9 +49,17 @@ impl ExportImport for MongoStore {
     async fn import(&self, records: Vec<Record>, checkpoint: Checkpoint) -> Result<()> {
         // A crash in here leaves some records of the page imported and the checkpoint before it; the client repeats the
         // page, and each record overwrites itself.
-        let writes: Vec<_> = records.into_iter().map(|record| self.import_record(record)).collect();
-        let written = stream::iter(writes).buffer_unordered(CONCURRENT_WRITES).try_collect::<()>();
-        written.await.map_err(StoreError::after_first_effect)?;
+        // Stock lies in its product, and a reservation gives the holds that come with the stock their end. Two transactions at the same
+        // time would not see one another, as they write different documents.
+        let (products, rest): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| matches!(record, Record::Product(_)));
+        let (holds, rest): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|record| matches!(record, Record::Reservation(_)));
+        for phase in [products, rest, holds] {
+            let writes: Vec<_> = phase.into_iter().map(|record| self.import_record(record)).collect();
+            let written = stream::iter(writes).buffer_unordered(CONCURRENT_WRITES).try_collect::<()>();
+            written.await.map_err(StoreError::after_first_effect)?;
+        }
         let done = i64::try_from(checkpoint.done).unwrap_or(i64::MAX);
         let filter = doc! { "_id": checkpoint.import };
         let update = doc! { "$max": { "done": done } };
