@@ -11,9 +11,10 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use mw_domain::{
     Demand, GeoZone, Money, Order, OrderId, OrderStatus, Period, ProductId, ReservationId, Timestamp, UserId,
 };
+use mw_store::export::{Checkpoint, Record};
 use mw_store::orders::{Basket, PlaceOrder, SetStatus};
 use mw_store::stock::{Adjust, Reserve, SetOnHand};
-use mw_store::{Freshness, Orders, PageRequest, Refusal, Result, Stock};
+use mw_store::{ExportImport, Freshness, Orders, PageRequest, Refusal, Result, Stock};
 use mw_store_mongodb::shard_keys::ShardKeys;
 use mw_store_mongodb::{MongoStore, Shape};
 use mw_testkit::mongodb::{Lease, fresh, shared};
@@ -367,4 +368,37 @@ async fn a_ledger_does_not_grow_with_its_history() {
     order(&store, &[("p", 1)], at(3)).await.unwrap();
     assert_eq!(level(&store, "p").await, (5, 1));
     audit_closes(&store).await;
+}
+
+/// Stock and the reservations that hold it are in one page of records.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn imported_holds_end_with_their_reservations() {
+    const HOLDS: usize = 32;
+    let ((from, lease), (to, _to_lease)) = (fresh().await, fresh().await);
+    let products = lease.database().await.collection::<Document>("products");
+    for number in 0..HOLDS {
+        let name = format!("p{number}");
+        products.insert_one(foreign_product(&name, 9)).await.unwrap();
+        let reserve = Reserve {
+            reservation_id: ReservationId::new(Uuid::now_v7()),
+            geo_zone: north(),
+            lines: demands(&[(&name, 2)]),
+            expires_at: at(WINDOW),
+            now: at(0),
+            identity: None,
+        };
+        from.reserve(reserve).await.unwrap();
+    }
+    let export = from.export().await.unwrap();
+    let mut records = export.page(PageRequest::first(1_000)).await.unwrap().items;
+    // A reservation beside its stock: the order of records does not matter.
+    records.sort_by_key(|record| match record {
+        Record::Stock { stock, .. } => Some(stock.product_id.clone()),
+        Record::Reservation(reservation) => reservation.lines.first().map(|line| line.product_id.clone()),
+        _ => None,
+    });
+    let checkpoint = Checkpoint { import: "holds".to_owned(), done: records.len() as u64 };
+    to.import(records, checkpoint).await.unwrap();
+    assert_eq!(to.expire_reservations(at(WINDOW), 2 * HOLDS).await, Ok(HOLDS));
+    assert_eq!(to.audit(&|_| {}).await.unwrap().drifts, []);
 }
