@@ -9,6 +9,7 @@ pub mod changes;
 pub mod export;
 pub mod idempotency;
 pub mod intents;
+pub mod migration;
 pub mod orders;
 pub mod products;
 pub mod sessions;
@@ -195,11 +196,12 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&mut self) -> Result<&'a str, Damaged> {
-        let text = self.text_bytes()?;
+        let text = self.sized_bytes()?;
         std::str::from_utf8(text).map_err(|_| self.damaged())
     }
 
-    fn text_bytes(&mut self) -> Result<&'a [u8], Damaged> {
+    /// Bytes with their length before them.
+    pub fn sized_bytes(&mut self) -> Result<&'a [u8], Damaged> {
         let len = usize::try_from(self.unsigned()?).map_err(|_| self.damaged())?;
         let (text, rest) = self.rest.split_at_checked(len).ok_or(Damaged(self.what))?;
         self.rest = rest;
@@ -252,7 +254,7 @@ impl<'a> Reader<'a> {
         let mut ends = Vec::with_capacity(texts.min(self.rest.len()));
         let mut bytes = Vec::with_capacity(if texts == 0 { 0 } else { self.rest.len() });
         for _ in 0..texts {
-            bytes.extend_from_slice(self.text_bytes()?);
+            bytes.extend_from_slice(self.sized_bytes()?);
             ends.push(u32::try_from(bytes.len()).map_err(|_| self.damaged())?);
         }
         let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;

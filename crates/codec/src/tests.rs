@@ -17,6 +17,7 @@ use mw_domain::{
 use mw_store::carts::Merged;
 use mw_store::export::Record;
 use mw_store::idempotency::{Outcome, StoredOutcome};
+use mw_store::migration::{CartKey, Change};
 use mw_store::products::ImportProduct;
 use mw_store::sessions::LoggedIn;
 use mw_store::{Fingerprint, RequestIdentity};
@@ -33,8 +34,8 @@ use crate::intents::product::{ListingKey, ProductIntent};
 use crate::intents::reserve::ReserveIntent;
 use crate::intents::status::StatusIntent;
 use crate::{
-    Damaged, Reader, VERSION, Writer, carts, changes, export, idempotency, intents, orders, products,
-    sessions, stock,
+    Damaged, Reader, VERSION, Writer, carts, changes, export, idempotency, intents, migration, orders,
+    products, sessions, stock,
 };
 
 /// The bytes that version 1 wrote.
@@ -420,6 +421,32 @@ fn every_record_reads_back_from_its_fixture() {
     for (name, record) in every_record() {
         let bytes = fixture(&format!("record_{name}"), &export::encode(&record));
         assert_eq!(export::decode(&bytes), Ok(record), "{name}");
+    }
+}
+
+fn every_migrated_change() -> Vec<Change> {
+    let ZoneStock { product_id, geo_zone, .. } = zone_stock();
+    vec![
+        Change::Product(product()),
+        Change::RemoveProduct(product_id.clone()),
+        Change::Stock { stock: zone_stock(), held: vec![movement()], released: vec![movement(), movement()] },
+        Change::RemoveStock { product_id, geo_zone },
+        Change::Cart(cart()),
+        Change::RemoveCart(CartKey::of(&cart())),
+        Change::Order { order: order(), events: events() },
+        Change::RemoveOrder(order().order_id),
+        Change::State { key: b"meta".to_vec(), value: Some(vec![0xff, 0]) },
+        Change::State { key: b"doc/1".to_vec(), value: None },
+    ]
+}
+
+#[test]
+fn a_batch_of_a_migration_reads_back_from_its_fixture() {
+    let bytes = fixture("migration", &migration::encode(&every_migrated_change()));
+    assert_eq!(migration::decode(&bytes), Ok(every_migrated_change()));
+    assert_eq!(migration::decode(&migration::encode(&[])), Ok(Vec::new()));
+    for len in 0..bytes.len() {
+        assert_eq!(migration::decode(&bytes[..len]), Err(Damaged("batch of a migration")), "{len}");
     }
 }
 

@@ -1,6 +1,7 @@
-//! The socket of a running migration. An embedded target is opened by one process, so the commands of an operator reach it
+//! How commands reach a running migration: through the target where it is a cluster (`mailbox.rs`), else through a socket. An embedded target is opened by one process, so the commands of an operator reach it
 //! there: one request on a connection, then notes, then one answer. Each is a BSON document, which begins with its length.
 
+mod mailbox;
 mod messages;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use mongodb::bson::Document;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
+
+pub use mailbox::ask_through;
+pub(crate) use mailbox::serve as serve_mailbox;
 
 use crate::CutOver;
 use crate::cutover::{Cutover, cut_over};
@@ -107,8 +111,11 @@ async fn receive(stream: &mut UnixStream) -> Result<Document> {
 }
 
 /// Answers requests until the migration ends.
-pub(crate) async fn serve(shared: Arc<Shared>, listener: Listener, abort: watch::Sender<bool>) -> Result<()> {
-    let abort = Arc::new(abort);
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    listener: Listener,
+    abort: Arc<watch::Sender<bool>>,
+) -> Result<()> {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.len() >= CONNECTIONS_MAX {
@@ -132,6 +139,16 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: Listener, abort: watch:
 async fn answer(shared: &Arc<Shared>, mut stream: UnixStream, abort: &watch::Sender<bool>) -> Result<()> {
     let request = messages::read_request(&receive(&mut stream).await?);
     let request = request.ok_or(MigrateError::State("a request"))?;
+    let _answering = shared.begin_answer();
+    let answer = response(shared, request).await;
+    send(&mut stream, &messages::write_answer(&answer)).await?;
+    if answer == Response::Aborting {
+        abort.send_replace(true);
+    }
+    Ok(())
+}
+
+async fn response(shared: &Arc<Shared>, request: Request) -> Response {
     let answered = match request {
         Request::Status => Ok(Response::Status(status::running(shared).await)),
         Request::Rejected => status::rejected(&*shared.target).await.map(|mut rejected| {
@@ -142,10 +159,5 @@ async fn answer(shared: &Arc<Shared>, mut stream: UnixStream, abort: &watch::Sen
         Request::CutOver(cutover) => cut_over(shared, cutover).await.map(Response::CutOver),
         Request::Abort => Ok(Response::Aborting),
     };
-    let answer = answered.unwrap_or_else(|error| Response::Failed(error.to_string()));
-    send(&mut stream, &messages::write_answer(&answer)).await?;
-    if answer == Response::Aborting {
-        abort.send_replace(true);
-    }
-    Ok(())
+    answered.unwrap_or_else(|error| Response::Failed(error.to_string()))
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::apply::{Of, Reading, Taker};
-use crate::control::{Listener, serve};
+use crate::control::{Listener, serve, serve_mailbox};
 use crate::copy;
 use crate::cutover::go_back;
 use crate::error::{MigrateError, Result};
@@ -26,6 +26,8 @@ use crate::verify::verify;
 
 /// How often the status is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How long a command waits for its answer after the cutover.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// How often the oplog's length is asked for.
 const OPLOG_EVERY: Duration = Duration::from_mins(1);
 /// How long a failed verification waits before the next one.
@@ -72,6 +74,29 @@ pub async fn run(
     tell: &(dyn Fn(&Status) + Sync),
     stop: impl Future<Output = ()>,
 ) -> Result<Ended> {
+    let target = Arc::clone(&parts.target);
+    take_over(&*target, "run").await?;
+    let ended = run_alone(parts, options, tell, stop).await;
+    // A crash before it leaves this process named in the target; another one takes over when it is known as failed.
+    target.end_run().await;
+    ended
+}
+
+/// Makes this process the one that changes the target.
+async fn take_over(target: &dyn MigrationTarget, what: &str) -> Result<()> {
+    if retry("take over the migration", || async { Ok(target.begin_run().await?) }).await? {
+        return Ok(());
+    }
+    let why = format!("{what}: another process runs this migration; stop it first, or use it from here");
+    Err(MigrateError::Refused(why))
+}
+
+async fn run_alone(
+    parts: Parts,
+    options: RunOptions,
+    tell: &(dyn Fn(&Status) + Sync),
+    stop: impl Future<Output = ()>,
+) -> Result<Ended> {
     let Parts { source, target, settings, listener } = parts;
     let settings = Arc::new(settings);
     let begun = begin(&source, &*target, options.recopy).await?;
@@ -89,9 +114,11 @@ pub async fn run(
     tasks.spawn(follow(Arc::clone(&shared), begun.position));
     tasks.spawn(lead(Arc::clone(&shared), begun.ranges, options.recopy));
     tasks.spawn(watch_oplog(Arc::clone(&shared)));
+    let abort = Arc::new(abort);
     if let Some(listener) = listener {
-        tasks.spawn(serve(Arc::clone(&shared), listener, abort));
+        tasks.spawn(serve(Arc::clone(&shared), listener, Arc::clone(&abort)));
     }
+    tasks.spawn(serve_mailbox(Arc::clone(&shared), abort));
     let ended = wait(&shared, &mut tasks, &mut aborted, tell, stop).await;
     tasks.shutdown().await;
     let ended = ended.map_err(|error| *error)?;
@@ -118,6 +145,7 @@ async fn wait(
             true = async { aborted.wait_for(|aborted| *aborted).await.is_ok() } => return Ok(Ended::Aborted),
             true = async { phases.wait_for(|phase| *phase == Phase::Done).await.is_ok() } => {
                 tell(&status::running(shared).await);
+                shared.answered(ANSWER_WAIT).await;
                 return Ok(Ended::CutOver);
             }
             Some(ended) = tasks.join_next() => match ended {
@@ -171,7 +199,7 @@ async fn begin(source: &Source, target: &dyn MigrationTarget, recopy: bool) -> R
     // The stream begins before the first document is read. A crash in here leaves no ranges, and the next run begins again.
     let meta = Meta { phase: Phase::Copy, verified_up_to: None, ..meta };
     let position = Position::At(source.now().await?);
-    Shared::remove_rows(target, state::RANGES).await?;
+    target.remove_states(state::RANGES.to_vec()).await?;
     target.apply(vec![meta.change()?, state::position_change(&position, None)?]).await?;
     let (divided, totals) = copy::divide(source).await?;
     for (counts, total) in counts.0.iter_mut().zip(totals) {
@@ -187,6 +215,10 @@ async fn begin(source: &Source, target: &dyn MigrationTarget, recopy: bool) -> R
 /// Takes everything, in the order of the queue.
 async fn take_all(shared: Arc<Shared>, mut taker: Taker, mut queue: mpsc::Receiver<Work>) -> Result<()> {
     while let Some(work) = queue.recv().await {
+        // The target is the shop now: what its programs write there is newer.
+        if shared.phase() == Phase::Done {
+            return std::future::pending().await;
+        }
         match work {
             Work::Ready(reading) => take(&shared, &mut taker, &reading).await?,
             Work::Later(reading) => {
@@ -267,11 +299,18 @@ async fn clear(shared: &Shared) -> Result<()> {
     if shared.meta().await.blocked {
         retry("let the source's programs write", || shared.source.block_writes(false)).await?;
     }
-    clear_target(&*shared.target).await
+    drop_copy(&*shared.target).await
 }
 
 /// Removes everything that a migration wrote, which no process runs.
 pub async fn clear_target(target: &dyn MigrationTarget) -> Result<()> {
+    take_over(target, "abort").await?;
+    let cleared = drop_copy(target).await;
+    target.end_run().await;
+    cleared
+}
+
+async fn drop_copy(target: &dyn MigrationTarget) -> Result<()> {
     let meta = Meta::load(target)
         .await?
         .ok_or_else(|| MigrateError::refused("abort: the target holds no migration"))?;
@@ -280,13 +319,20 @@ pub async fn clear_target(target: &dyn MigrationTarget) -> Result<()> {
     target.apply(vec![aborted.change()?]).await?;
     target.clear().await?;
     for prefix in state::WORKING.into_iter().chain([state::REJECTED, state::COUNTS, state::POSITION]) {
-        Shared::remove_rows(target, prefix).await?;
+        target.remove_states(prefix.to_vec()).await?;
     }
     Ok(())
 }
 
 /// Ends a migration that is done: lets the source's programs write again and removes what is no longer needed.
 pub async fn finish(source: &Source, target: &dyn MigrationTarget) -> Result<()> {
+    take_over(target, "finish").await?;
+    let finished = finish_alone(source, target).await;
+    target.end_run().await;
+    finished
+}
+
+async fn finish_alone(source: &Source, target: &dyn MigrationTarget) -> Result<()> {
     let meta = Meta::load(target)
         .await?
         .ok_or_else(|| MigrateError::refused("finish: the target holds no migration"))?;
@@ -303,7 +349,7 @@ pub async fn finish(source: &Source, target: &dyn MigrationTarget) -> Result<()>
     // A crash before this write leaves the block recorded, and the repeated command lifts it again.
     target.apply(vec![Meta { blocked: false, ..meta }.change()?]).await?;
     for prefix in state::WORKING.into_iter().chain([state::REJECTED, state::POSITION]) {
-        Shared::remove_rows(target, prefix).await?;
+        target.remove_states(prefix.to_vec()).await?;
     }
     Ok(())
 }

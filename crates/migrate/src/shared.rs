@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mongodb::bson::Timestamp as ClusterTime;
-use mw_store::migration::{Change, MigrationTarget};
+use mw_store::migration::MigrationTarget;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::error::{MigrateError, Result};
 use crate::key::{Key, Kind};
 use crate::mapping::Settings;
+use crate::retry::retry;
 use crate::source::Source;
 use crate::state::{AllCounts, Meta, Phase};
 use crate::verify::Verification;
@@ -63,8 +64,19 @@ pub(crate) struct Shared {
     /// One verification or cutover at a time.
     pub(crate) exclusive: AsyncMutex<()>,
     pub(crate) oplog_hours: Mutex<Option<f64>>,
+    /// Commands whose answers are not sent yet.
+    answering: watch::Sender<usize>,
     next_page: AsyncMutex<Instant>,
     rate: Option<u32>,
+}
+
+/// A command whose answer is not sent yet.
+pub(crate) struct Answering<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|answering| *answering -= 1);
+    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,6 +115,7 @@ impl Shared {
             verification: Mutex::default(),
             exclusive: AsyncMutex::default(),
             oplog_hours: Mutex::default(),
+            answering: watch::Sender::new(0),
             next_page: AsyncMutex::new(Instant::now()),
             rate: start.rate,
         }
@@ -116,6 +129,17 @@ impl Shared {
         self.phase.subscribe()
     }
 
+    pub(crate) fn begin_answer(&self) -> Answering<'_> {
+        self.answering.send_modify(|answering| *answering += 1);
+        Answering(&self.answering)
+    }
+
+    /// Waits until the commands that were taken have their answers.
+    pub(crate) async fn answered(&self, limit: Duration) {
+        let mut answering = self.answering.subscribe();
+        let _ = timeout(limit, answering.wait_for(|answering| *answering == 0)).await;
+    }
+
     pub(crate) async fn meta(&self) -> Meta {
         self.meta.lock().await.clone()
     }
@@ -126,7 +150,11 @@ impl Shared {
         let mut next = meta.clone();
         change(&mut next);
         // A crash before this write leaves the phase as it was, and the next run begins from it.
-        self.target.apply(vec![next.change()?]).await?;
+        let change = next.change()?;
+        retry("store the phase of the migration", || async {
+            Ok(self.target.apply(vec![change.clone()]).await?)
+        })
+        .await?;
         self.phase.send_replace(next.phase);
         *meta = next;
         Ok(())
@@ -216,17 +244,5 @@ impl Shared {
             f64::from(u32::try_from(documents).unwrap_or(u32::MAX)) / f64::from(rate),
         );
         *next = Instant::now() + cost;
-    }
-
-    /// Removes state rows with a prefix.
-    pub(crate) async fn remove_rows(target: &dyn MigrationTarget, prefix: &[u8]) -> Result<()> {
-        loop {
-            let rows = target.states(prefix.to_vec(), None, crate::state::ROWS_AT_ONCE).await?;
-            if rows.is_empty() {
-                return Ok(());
-            }
-            let remove = |(key, _)| Change::State { key, value: None };
-            target.apply(rows.into_iter().map(remove).collect()).await?;
-        }
     }
 }

@@ -65,14 +65,17 @@ impl Storage {
 
     /// Refuses a store that a migration has not handed over: another engine serves the shop.
     pub(crate) async fn check_migration(&self) -> Result<()> {
-        let Self::Embedded { store, path } = self else { return Ok(()) };
-        let status = mw_migrate::status::stopped(&**store).await?;
+        let status = match self {
+            Self::Embedded { store, .. } => mw_migrate::status::stopped(&**store).await?,
+            Self::Cassandra { store, .. } => mw_migrate::status::stopped(&**store).await?,
+            Self::Mongodb { .. } => None,
+        };
         let is_under_way = status.is_some_and(|it| !matches!(it.phase, Phase::Done | Phase::Aborted));
         ensure!(
             !is_under_way,
-            "open data directory {}: a migration into it is not done, and MongoDB still is the shop; go on with `mw migrate run`, or \
-             drop it with `mw migrate abort --yes`",
-            path.display()
+            "open the {}: a migration into it is not done, and MongoDB still is the shop; go on with `mw migrate run`, or drop it with \
+             `mw migrate abort --yes`",
+            self.described()
         );
         Ok(())
     }

@@ -11,6 +11,7 @@ mod export;
 mod lines;
 mod lists;
 mod merge;
+pub(crate) mod migration;
 pub(crate) mod protocol;
 mod rows;
 
@@ -34,7 +35,8 @@ pub(crate) use checkout::CloseResult;
 use decisions::{Decided, Plan, Planned};
 use lines::LineChange;
 use protocol::active_cart_of;
-use rows::{CartPartition, HEADER_ROW, OPEN_COLUMNS, OPEN_PART, OPEN_ROWS_MAX, RowTtl, owner_kind};
+pub(crate) use rows::owner_kind;
+use rows::{CartPartition, HEADER_ROW, OPEN_COLUMNS, OPEN_PART, OPEN_ROWS_MAX, RowTtl};
 
 /// Partitions of one day in `carts_by_day`, each with the carts of a few owners: at a thousand new carts a second 21 000.
 const DAY_SHARDS: u32 = 4_096;

@@ -11,6 +11,7 @@ mod changes;
 mod driver;
 mod export;
 mod maintenance;
+mod migration;
 mod nodes;
 mod orders;
 mod partitions;
@@ -50,6 +51,7 @@ use driver::locks::Locks;
 use driver::statements::Cql;
 use driver::trace::Tracer;
 use maintenance::ReadinessProbe;
+use migration::Migration;
 use partitions::PartitionStatements;
 use products::cache::ProductCache;
 use products::offers::OfferReader;
@@ -85,6 +87,7 @@ pub struct CassandraStore {
     sessions: sessions::Statements,
     products: products::Statements,
     export: export::Statements,
+    migration: Migration,
     compaction: LedgerCompaction,
     readiness: ReadinessProbe,
     feed: Feed,
@@ -162,6 +165,7 @@ impl CassandraStore {
             compaction: LedgerCompaction::prepare(&cql).await?,
             readiness: ReadinessProbe::prepare(&cql, options.ready_share).await?,
             feed: Feed::prepare(&cql, options.feed, options.clock).await?,
+            migration: Migration::default(),
             completed: Arc::default(),
             keepers: Keepers::prepare(&cql).await?,
             timers: Timers::prepare(&cql, Arc::clone(intents.ownership()), Arc::clone(intents.unreadable()))

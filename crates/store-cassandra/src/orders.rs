@@ -6,6 +6,7 @@
 
 mod draft;
 mod lists;
+pub(crate) mod migration;
 mod place;
 mod rows;
 mod status;

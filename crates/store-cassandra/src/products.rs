@@ -8,6 +8,7 @@ mod bands;
 pub(crate) mod cache;
 mod import;
 mod listing;
+pub(crate) mod migration;
 pub(crate) mod offers;
 mod rows;
 

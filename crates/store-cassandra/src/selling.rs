@@ -90,8 +90,11 @@ impl SellingSetting {
 
 /// The tables that a sale decides on by LWT inside one data centre. With none, every data centre may sell.
 pub fn local_sale_tables(policy: &Policy) -> Vec<Table> {
-    let decides =
-        |table: &Table| table.class() == Class::Core && table.traits().has_lwt && *table != Table::Settings;
+    let decides = |table: &Table| {
+        table.class() == Class::Core
+            && table.traits().has_lwt
+            && !matches!(table, Table::Settings | Table::Migration)
+    };
     let is_local = |table: &Table| policy.of(*table).serial == SerialConsistency::LocalSerial;
     Table::ALL.iter().copied().filter(decides).filter(is_local).collect()
 }

@@ -9,6 +9,7 @@ mod expired_holds;
 pub(crate) mod forwarding;
 pub(crate) mod holds;
 pub(crate) mod keeper;
+pub(crate) mod migration;
 pub(crate) mod rows;
 mod shortages;
 

@@ -57,6 +57,21 @@ impl MigrationTarget for EmbeddedStore {
         Ok(rows)
     }
 
+    async fn remove_states(&self, prefix: Vec<u8>) -> Result<()> {
+        let range = KeyRange::prefix(state_key(&prefix));
+        let remove = move |tx: &mut Tx| {
+            let keys = first_keys(tx, Table::Meta, &range)?;
+            let removed = keys.len();
+            for key in keys {
+                tx.remove(Table::Meta, key);
+            }
+            Ok(removed)
+        };
+        // A crash in here leaves the rest of the rows; the repeated call removes them.
+        while self.write(remove.clone()).await? > 0 {}
+        Ok(())
+    }
+
     async fn orders_in_views(&self, ids: Vec<OrderId>) -> Result<Vec<Option<OrderViews>>> {
         let snapshot = self.snapshot();
         ids.into_iter().map(|id| order_views(&snapshot, id)).collect()
@@ -204,7 +219,7 @@ fn order_views(reader: &dyn Reader, id: OrderId) -> Result<Option<OrderViews>> {
 }
 
 fn product_views(reader: &dyn Reader, id: &ProductId) -> Result<ProductViews> {
-    let mut views = ProductViews { product: products::read(reader, id)?, levels: Vec::new() };
+    let mut views = ProductViews { product: products::read(reader, id)?, ..ProductViews::default() };
     reader.scan(Table::Stock, &KeyRange::prefix(keys::zones(id)), false, &mut |key, value| {
         let (_, geo_zone) = keys::read_stock(key)?;
         let (level, _): (Level, Timestamp) = mw_codec::stock::decode_level(value)?;
@@ -241,14 +256,20 @@ fn clear_slice(tx: &mut Tx, table: Table) -> Result<usize> {
     if table == Table::Meta {
         return Ok(0);
     }
-    let mut keys = Vec::new();
-    tx.scan(table, &KeyRange::prefix(Vec::new()), false, &mut |key, _| {
-        keys.push(key.to_vec());
-        Ok(if keys.len() < CLEARED_AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    })?;
+    let keys = first_keys(tx, table, &KeyRange::prefix(Vec::new()))?;
     let removed = keys.len();
     for key in keys {
         tx.remove(table, key);
     }
     Ok(removed)
+}
+
+/// The first keys of a range, as many as one command removes.
+fn first_keys(tx: &Tx, table: Table, range: &KeyRange) -> Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    tx.scan(table, range, false, &mut |key, _| {
+        keys.push(key.to_vec());
+        Ok(if keys.len() < CLEARED_AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(keys)
 }

@@ -72,16 +72,47 @@ pub struct OrderViews {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProductViews {
     pub product: Option<Product>,
+    /// Whether the list of its category lacks the product.
+    pub is_unlisted: bool,
     pub levels: Vec<(GeoZone, Level)>,
 }
 
 /// A row of the migration's state: its key, and its value.
 pub type StateRow = (Vec<u8>, Vec<u8>);
 
+/// Messages between the process that runs a migration and the commands of operators, on whichever machine. A message
+/// disappears by itself after some minutes.
+#[async_trait::async_trait]
+pub trait Mailbox: Send + Sync {
+    /// Whether a process runs the migration, or did until it failed.
+    async fn has_reader(&self) -> Result<bool>;
+
+    async fn put(&self, key: Vec<u8>, value: Vec<u8>) -> Result<()>;
+
+    async fn take_away(&self, key: Vec<u8>) -> Result<()>;
+
+    /// Up to `limit` messages with a prefix, in the order of their keys.
+    async fn list(&self, prefix: Vec<u8>, limit: usize) -> Result<Vec<StateRow>>;
+}
+
 /// A store that a migration writes into. It serves no requests before the migration is done.
 #[async_trait::async_trait]
 pub trait MigrationTarget: ExportImport {
-    /// Writes changes in their order. After an error some of them may be written; all may be written again.
+    /// Makes this process the one that may apply changes; `false` where another living process is.
+    async fn begin_run(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Lets another process apply changes.
+    async fn end_run(&self) {}
+
+    /// How commands reach the process that runs the migration; `None` where one process alone opens the store.
+    fn mailbox(&self) -> Option<&dyn Mailbox> {
+        None
+    }
+
+    /// Writes changes in their order, all or none: what is left of them after an error or a crash is written before the
+    /// process that may apply reads the state again.
     async fn apply(&self, changes: Vec<Change>) -> Result<()>;
 
     /// The values of state rows, one for each key.
@@ -89,6 +120,9 @@ pub trait MigrationTarget: ExportImport {
 
     /// Up to `limit` state rows with a prefix, after a key, in the order of their keys.
     async fn states(&self, prefix: Vec<u8>, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<StateRow>>;
+
+    /// Removes the state rows with a prefix.
+    async fn remove_states(&self, prefix: Vec<u8>) -> Result<()>;
 
     async fn orders_in_views(&self, ids: Vec<OrderId>) -> Result<Vec<Option<OrderViews>>>;
 

@@ -77,6 +77,9 @@ async fn compare_product(
         (Some(read), Some(stored)) if !mapping::is_same_product(&read.product, stored) => {
             return Ok(Some("the target has other values of the product".to_owned()));
         }
+        (Some(_), Some(_)) if views.is_unlisted => {
+            return Ok(Some("is missing in the list of its category, or other there".to_owned()));
+        }
         _ => {}
     }
     let mut levels: BTreeMap<&GeoZone, Level> =

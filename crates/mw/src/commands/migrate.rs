@@ -1,36 +1,36 @@
-//! `mw migrate`: moves a shop from MongoDB to the embedded engine while its programs write.
+//! `mw migrate`: moves a shop from MongoDB to the embedded engine or to Cassandra while its programs write.
 //!
-//! The store in the target directory is opened by one process. While `run` has it, the other commands ask that process through a
-//! socket in the directory; otherwise they open the store themselves.
+//! While `run` is at it, the other commands ask that process: through a socket in a target directory, which one process opens, or
+//! through the target itself where it is a cluster. Otherwise they open the store themselves (`target.rs`).
 
 mod run;
 mod show;
+mod target;
 
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
-use mw_migrate::control::{Request, Response, ask};
+use mw_migrate::control::{Request, Response};
 use mw_migrate::{CutOver, Cutover, Phase, Settings, Source, clear_target, finish, status};
-use mw_store_embedded::EmbeddedStore;
+use target::{Reached, Target, ask_or_open, free_bytes};
 
 use crate::config::{Config, ConfigArgs, Engine};
-use crate::storage::Storage;
 use crate::{runtime, terminal};
 
-/// Move a shop from MongoDB to the embedded engine while its programs write
+/// Move a shop from MongoDB to the embedded engine or to Cassandra while its programs write
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The source is a replica set or a sharded cluster with the collections products, orders and carts, in the shape of any program; the \
-database is the path of its URI, or mobile_world. The target is the data directory (--data). Commands other than plan and run reach \
-the running migration through a socket in that directory. docs/migration.md has the whole course.
+database is the path of its URI, or mobile_world. The target is the data directory (--data), or a cluster with the schema \
+(--store cassandra). Commands other than plan and run reach the running migration through a socket in that directory, or from any \
+machine through the cluster. docs/migration.md has the whole course.
 
 Examples:
   mw migrate plan --from mongodb://db1,db2/shop?replicaSet=rs0
   mw migrate run --from mongodb://db1,db2/shop?replicaSet=rs0 --data /var/lib/mw
+  mw migrate run --from mongodb://db1,db2/shop?replicaSet=rs0 --store cassandra --config mw.toml
   mw migrate status --data /var/lib/mw
   mw migrate rejected --data /var/lib/mw --json | jq '.items[] | select(.blocking)'
   mw migrate verify --data /var/lib/mw
@@ -162,9 +162,8 @@ fn load(args: &ConfigArgs) -> Result<Config> {
     let config = Config::load(&args.sources())?.without_listener();
     terminal::log(&config.log);
     ensure!(
-        config.engine == Engine::Embedded,
-        "the target of a migration is the embedded engine (--store embedded); to a cluster: migrate, `mw export`, and `mw import \
-         --store cassandra`"
+        config.engine != Engine::Mongodb,
+        "the target of a migration is the embedded engine (--store embedded) or Cassandra (--store cassandra)"
     );
     Ok(config)
 }
@@ -199,7 +198,7 @@ async fn connect(config: &Config, uri: &str) -> Result<Source> {
 fn plan(config: &Config, uri: &str, json: bool) -> Result<ExitCode> {
     let plan = runtime::single()?.block_on(async {
         let source = connect(config, uri).await?;
-        let free = free_bytes(&config.embedded.path);
+        let free = free_bytes(config);
         let plan = mw_migrate::plan::plan(&source, &settings(config), free).await;
         source.close().await;
         plan.context("plan the migration")
@@ -208,33 +207,16 @@ fn plan(config: &Config, uri: &str, json: bool) -> Result<ExitCode> {
     Ok(if plan.is_possible() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is free where the target is, or will be.
-fn free_bytes(path: &Path) -> Option<u64> {
-    let existing = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    let stat = rustix::fs::statvfs(existing).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// Asks the running migration, or else opens the store.
-async fn ask_or_open(config: &Config, request: Request) -> Result<Result<Response, Arc<EmbeddedStore>>> {
-    if let Some(answer) = ask(&config.embedded.path, request).await? {
-        if let Response::Failed(why) = answer {
-            bail!("{why}");
-        }
-        return Ok(Ok(answer));
-    }
-    match Storage::open_existing(config).await? {
-        Storage::Embedded { store, .. } => Ok(Err(store)),
-        _ => bail!("the target of a migration is the embedded engine"),
-    }
-}
-
 fn status_of(config: &Config, json: bool) -> Result<ExitCode> {
     let status = runtime::single()?.block_on(async {
         match ask_or_open(config, Request::Status).await? {
-            Ok(Response::Status(status)) => anyhow::Ok(status),
-            Ok(_) => bail!("the running migration gave another answer"),
-            Err(store) => status::stopped(&*store).await?.context("the data directory holds no migration"),
+            Reached::Running(Response::Status(status)) => anyhow::Ok(status),
+            Reached::Running(_) => bail!(OTHER_ANSWER),
+            Reached::Stopped(target) => {
+                let status = status::stopped(&*target.store).await;
+                target.close().await;
+                status?.context("the target holds no migration")
+            }
         }
     })?;
     terminal::print(&if json { show::status_json(&status)? } else { show::status_text(&status) })?;
@@ -244,29 +226,38 @@ fn status_of(config: &Config, json: bool) -> Result<ExitCode> {
 fn rejected(config: &Config, json: bool) -> Result<ExitCode> {
     let rejected = runtime::single()?.block_on(async {
         match ask_or_open(config, Request::Rejected).await? {
-            Ok(Response::Rejected(rejected)) => anyhow::Ok(rejected),
-            Ok(_) => bail!("the running migration gave another answer"),
-            Err(store) => Ok(status::rejected(&*store).await?),
+            Reached::Running(Response::Rejected(rejected)) => anyhow::Ok(rejected),
+            Reached::Running(_) => bail!(OTHER_ANSWER),
+            Reached::Stopped(target) => {
+                let rejected = status::rejected(&*target.store).await;
+                target.close().await;
+                Ok(rejected?)
+            }
         }
     })?;
     terminal::print(&if json { show::rejected_json(&rejected)? } else { show::rejected_text(&rejected) })?;
     Ok(ExitCode::SUCCESS)
 }
 
+const OTHER_ANSWER: &str = "the running migration gave another answer";
 const NOT_RUNNING: &str = "no process runs the migration: start `mw migrate run` and repeat the command";
 
 /// Asks the running migration, which must be there.
 fn ask_running(config: &Config, request: Request) -> Result<Response> {
-    let answer = runtime::single()?.block_on(ask(&config.embedded.path, request))?;
-    match answer.context(NOT_RUNNING)? {
-        Response::Failed(why) => bail!("{why}"),
-        answer => Ok(answer),
-    }
+    runtime::single()?.block_on(async {
+        match ask_or_open(config, request).await? {
+            Reached::Running(answer) => Ok(answer),
+            Reached::Stopped(target) => {
+                target.close().await;
+                bail!(NOT_RUNNING)
+            }
+        }
+    })
 }
 
 fn verify(config: &Config, repair: bool, json: bool) -> Result<ExitCode> {
     let Response::Verified(verified) = ask_running(config, Request::Verify { repair })? else {
-        bail!("the running migration gave another answer")
+        bail!(OTHER_ANSWER)
     };
     terminal::print(&if json { show::verified_json(&verified)? } else { show::verified_text(&verified) })?;
     Ok(if verified.is_equal() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -274,7 +265,7 @@ fn verify(config: &Config, repair: bool, json: bool) -> Result<ExitCode> {
 
 fn cut_over(config: &Config, cutover: Cutover) -> Result<ExitCode> {
     let Response::CutOver(done) = ask_running(config, Request::CutOver(cutover))? else {
-        bail!("the running migration gave another answer")
+        bail!(OTHER_ANSWER)
     };
     terminal::print(&show::cutover_text(&done, cutover))?;
     Ok(if matches!(done, CutOver::Done { .. }) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -282,13 +273,13 @@ fn cut_over(config: &Config, cutover: Cutover) -> Result<ExitCode> {
 
 fn end(config: &Config, uri: &str) -> Result<ExitCode> {
     runtime::single()?.block_on(async {
-        let Err(store) = ask_or_open(config, Request::Status).await? else {
+        let Reached::Stopped(target) = ask_or_open(config, Request::Status).await? else {
             bail!("finish: the migration is running; cut over first")
         };
         let source = connect(config, uri).await?;
-        let finished = finish(&source, &*store).await;
+        let finished = finish(&source, &*target.store).await;
         source.close().await;
-        store.close();
+        target.close().await;
         finished.context("finish the migration")
     })?;
     terminal::print(
@@ -305,24 +296,29 @@ fn abort(config: &Config, yes: bool) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     runtime::single()?.block_on(async {
-        if let Err(store) = ask_or_open(config, Request::Abort).await? {
-            let phase = status::stopped(&*store).await?.map(|status| status.phase);
-            ensure!(
-                phase != Some(Phase::Done),
-                "abort: the cutover is done and the target is the shop; `mw migrate finish` ends the migration"
-            );
-            ensure!(
-                phase != Some(Phase::Cutover),
-                "abort: a cutover was interrupted and writes at the source may be blocked: start `mw migrate run`, which lets them go \
-                 on, and repeat the command"
-            );
-            clear_target(&*store).await?;
-            store.close();
+        if let Reached::Stopped(target) = ask_or_open(config, Request::Abort).await? {
+            let aborted = abort_stopped(&target).await;
+            target.close().await;
+            aborted?;
         }
         anyhow::Ok(())
     })?;
     terminal::print("the migration is aborted, and what it copied is dropped\n")?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn abort_stopped(target: &Target) -> Result<()> {
+    let phase = status::stopped(&*target.store).await?.map(|status| status.phase);
+    ensure!(
+        phase != Some(Phase::Done),
+        "abort: the cutover is done and the target is the shop; `mw migrate finish` ends the migration"
+    );
+    ensure!(
+        phase != Some(Phase::Cutover),
+        "abort: a cutover was interrupted and writes at the source may be blocked: start `mw migrate run`, which lets them go on, \
+         and repeat the command"
+    );
+    Ok(clear_target(&*target.store).await?)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::driver::time::to_cql;
 /// Days of a partition, by the creation of its carts.
 const BUCKET_DAYS: i32 = 8;
 /// Partitions that a header names: those of a year and a half. Older rows stay until their TTL and are not listed.
-const BUCKETS_MAX: usize = 64;
+pub(super) const BUCKETS_MAX: usize = 64;
 
 pub(super) fn bucket_of(created_at: Timestamp) -> i32 {
     created_at.date().as_days().div_euclid(BUCKET_DAYS)

@@ -66,7 +66,7 @@ pub(super) struct OpenRow {
     line_ttl: Option<i32>,
 }
 
-pub(super) const fn owner_kind(owner: &Owner) -> &'static str {
+pub(crate) const fn owner_kind(owner: &Owner) -> &'static str {
     match owner {
         Owner::User(_) => "user",
         Owner::Session(_) => "session",
@@ -145,6 +145,11 @@ impl CartPartition {
     /// The TTL of the header after a change, which shortens none: an imported cart may have less time left than what the header has.
     pub(super) fn header_ttl(&self, ttl: RowTtl) -> i32 {
         if self.revision == Revision::default() { ttl.seconds } else { ttl.seconds.max(self.ttl_left) }
+    }
+
+    /// The TTL that is left of what is stored; the shortest where nothing is.
+    pub(super) fn stored_ttl(&self) -> i32 {
+        if self.revision == Revision::default() { 1 } else { self.rest_ttl() }
     }
 
     /// The TTL of a header of which only the claim changes.

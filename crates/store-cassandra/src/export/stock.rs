@@ -81,6 +81,11 @@ impl Statements {
 }
 
 impl CassandraStore {
+    /// The rows of a ledger, without the header.
+    pub(crate) const fn ledger_rows(&self) -> &PreparedStatement {
+        &self.export.stock.rows
+    }
+
     /// The stock of every product and zone, with its compacted ledger and the open holds.
     pub(crate) async fn export_stock(&self, into: &mut Spool) -> Result<()> {
         let mut rows: Scan<'_, ScannedStock> = Scan::new(&self.cql, &self.export.stock.scan);

@@ -72,7 +72,7 @@ pub(crate) struct OrderRow {
     updated_at: Option<CqlTimestamp>,
     version: Option<i64>,
     fence: Option<Uuid>,
-    event_no: i64,
+    pub(super) event_no: i64,
     event_at: Option<CqlTimestamp>,
     from_status: Option<String>,
     to_status: Option<String>,
@@ -205,7 +205,7 @@ pub(super) fn read_listed((id, snapshot): ListRow) -> Result<Order> {
 
 impl OrderRow {
     /// The order, in the row of event 1, and the event of the row.
-    fn split(self) -> Result<(Option<StoredOrder>, EventRow)> {
+    pub(super) fn into_parts(self) -> Result<(Option<StoredOrder>, EventRow)> {
         let id = self.order_id;
         let mut event = EventRow {
             event_no: self.event_no,
@@ -228,12 +228,12 @@ impl OrderRow {
     }
 
     pub(super) fn read(self) -> Result<Option<StoredOrder>> {
-        Ok(self.split()?.0)
+        Ok(self.into_parts()?.0)
     }
 
     pub(super) fn event(self) -> Result<OrderEvent> {
         let id = OrderId::new(self.order_id);
-        self.split()?.1.read(id)
+        self.into_parts()?.1.read(id)
     }
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn read_scanned(group: Vec<OrderRow>) -> Result<Option<ScannedOrder>>
     let mut keyed = Vec::new();
     for row in group {
         let id = OrderId::new(row.order_id);
-        let (found, event) = row.split()?;
+        let (found, event) = row.into_parts()?;
         order = found.or(order);
         let (number, key) = (event.version(), event.idempotency_key.clone().zip(event.op_token));
         let event = event.read(id)?;

@@ -69,7 +69,7 @@ type DayPartition = (u32, String, i32);
 pub(super) struct Writes {
     by_id: CoalescedWrites<i64, OrderInsert>,
     event: PreparedStatement,
-    by_customer: PreparedStatement,
+    pub(super) by_customer: PreparedStatement,
     by_day: CoalescedWrites<DayPartition, DayInsert>,
 }
 
@@ -148,7 +148,7 @@ impl CassandraStore {
         if is_timer_far { Ok(()) } else { self.add_payment_timer(order, now).await }
     }
 
-    async fn add_payment_timer(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
+    pub(super) async fn add_payment_timer(&self, order: &Order, now: Option<Timestamp>) -> Result<()> {
         let target = (time_bucket_of(order.order_id), order.order_id.uuid());
         match now {
             Some(now) => self.timers.add(&self.cql, TimerQueue::Payment, order.pay_by, target, now).await,
@@ -165,7 +165,7 @@ impl CassandraStore {
     }
 
     /// Lists the buckets of a new order, each once per process, before its rows are written.
-    async fn announce_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
+    pub(super) async fn announce_lists(&self, order: &Order, list_buckets: &ListBuckets) -> Result<()> {
         let (user, zone) = (order.user_id.as_str(), order.geo_zone.as_str());
         let plan = self.bucketing.at(Table::OrdersByCustomer, user, order.created_at);
         let month = MonthBucket::of(order.created_at, plan);

@@ -28,6 +28,7 @@ pub(super) fn policy(table: Table) -> TablePolicy {
         Table::OrderById | Table::StockZones | Table::BucketPlans | Table::Settings | Table::Imports => {
             STRICT
         }
+        Table::Migration => TablePolicy { gc_grace: 2 * DAY, ..STRICT },
         Table::OrdersByCustomer | Table::OrdersByDay | Table::Buckets => {
             TablePolicy { compaction: Compaction::tiered(), ..STRICT }
         }
@@ -102,7 +103,7 @@ const PERMANENT: TableTraits = TableTraits {
 
 pub(super) const fn traits(table: Table) -> TableTraits {
     match table {
-        Table::OrderById | Table::ProductById | Table::Stock | Table::Settings => {
+        Table::OrderById | Table::ProductById | Table::Stock | Table::Settings | Table::Migration => {
             TableTraits { has_lwt: true, ..PERMANENT }
         }
         Table::OrdersByCustomer
@@ -186,6 +187,9 @@ pub(super) const fn reason(table: Table) -> &'static str {
         Table::AuditLog => "rows are never updated or deleted; they expire",
         Table::BucketPlans => "every process must write by the same bucket plan",
         Table::Buckets => "a bucket that is not listed would hide its orders",
+        Table::Migration => {
+            "the state of a live migration says what was taken, and one process may change it"
+        }
         Table::Imports | Table::Settings => "small, and read once, when an import or a process starts",
         Table::CartsByOwner => "a user must see their own cart, and a removed line must not reappear",
         Table::ClosedCarts => "a cart that was opened again must not be listed as closed",

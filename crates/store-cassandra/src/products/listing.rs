@@ -116,7 +116,7 @@ impl ListingStatements {
 }
 
 #[derive(Debug, DeserializeRow)]
-struct ListingRow {
+pub(super) struct ListingRow {
     price: i64,
     product_id: String,
     name: Option<String>,
@@ -413,6 +413,11 @@ impl CassandraStore {
         self.register_band(category, band).await.map_err(StoreError::before_first_effect)
     }
 
+    /// Whether a list of the category reads the band.
+    pub(super) async fn is_band_listed(&self, category: &Category, band: i32) -> Result<bool> {
+        Ok(self.bands_of_category(category, Freshness::Latest).await?.contains(&band))
+    }
+
     /// Once in the life of a band one process writes it, and every other one reads it once: many processes that import products of
     /// the same categories do not write to the same partitions.
     async fn register_band(&self, category: &Category, band: i32) -> Result<()> {
@@ -444,6 +449,16 @@ impl CassandraStore {
         stored: &StoredProduct,
         previous: Option<&ListingKey>,
     ) -> Result<()> {
+        self.write_listing(stored, previous, stored.rev).await
+    }
+
+    /// The same with another write timestamp.
+    pub(super) async fn write_listing(
+        &self,
+        stored: &StoredProduct,
+        previous: Option<&ListingKey>,
+        written_at: i64,
+    ) -> Result<()> {
         let key = stored.listing_key();
         if !stored.is_deleted {
             let Product { product_id, name, description, attributes, created_at, updated_at, .. } =
@@ -458,7 +473,7 @@ impl CassandraStore {
                 attributes.iter().collect::<BTreeMap<_, _>>(),
                 to_cql(*created_at),
                 to_cql(*updated_at),
-                stored.rev,
+                written_at,
             );
             self.cql.write(&self.products.listing.insert, values).await?;
         }
@@ -467,11 +482,16 @@ impl CassandraStore {
         let deleted = if stored.is_deleted { Some(&key) } else { None };
         for key in deleted.into_iter().chain(previous.filter(|previous| **previous != key)) {
             let product_id = stored.product.product_id.as_str();
-            let values = (stored.rev, key.category.as_str(), key.band, key.price.as_minor(), product_id);
+            let values = (written_at, key.category.as_str(), key.band, key.price.as_minor(), product_id);
             self.cql.write(&self.products.listing.delete, values).await?;
         }
         Ok(())
     }
+}
+
+/// The product of a row.
+pub(super) fn read_row(row: ListingRow, category: &Category) -> Result<Product> {
+    row.into_product(category)
 }
 
 fn part_of(category: &str) -> i32 {

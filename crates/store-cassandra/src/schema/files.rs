@@ -11,8 +11,10 @@ pub(super) struct File {
 }
 
 /// Oldest first.
-pub(super) const FILES: &[File] =
-    &[File { number: 1, name: "0001_shop", text: include_str!("../../schema/0001_shop.cql") }];
+pub(super) const FILES: &[File] = &[
+    File { number: 1, name: "0001_shop", text: include_str!("../../schema/0001_shop.cql") },
+    File { number: 2, name: "0002_migration", text: include_str!("../../schema/0002_migration.cql") },
+];
 
 /// A statement without its semicolon, and the comment above it.
 #[derive(Debug, Clone, PartialEq, Eq)]

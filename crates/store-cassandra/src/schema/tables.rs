@@ -88,6 +88,7 @@ tables! {
     AuditLog: Core "audit_log",
     Imports: Core "imports",
     Settings: Core "settings",
+    Migration: Core "migration",
     CartsByOwner: Carts "carts_by_owner",
     ClosedCarts: Carts "closed_carts",
     CartChanges: Carts "cart_changes",

@@ -76,6 +76,16 @@ impl PartitionSum {
             && self.ledger.reserved == self.recorded.reserved.cast_signed()
             && self.held == self.recorded.reserved
     }
+
+    fn drift(self) -> Drift {
+        Drift {
+            product_id: self.stock_key.product_id,
+            geo_zone: self.stock_key.geo_zone,
+            recorded: self.recorded,
+            ledger: self.ledger,
+            held: self.held,
+        }
+    }
 }
 
 /// Whether the order or reservation of a hold is open, by operation.
@@ -110,7 +120,7 @@ impl CassandraStore {
     /// Counts a partition. One that does not add up is read again by itself: a sale may have come between two pages.
     async fn report_partition(&self, mut sum: PartitionSum, audit: &mut Audit) -> Result<()> {
         if !sum.is_explained() {
-            sum = self.reread_partition(sum).await?;
+            sum = self.reread_partition(&sum.stock_key).await?.unwrap_or(sum);
         }
         if !sum.has_level && sum.is_explained() {
             return Ok(());
@@ -118,22 +128,26 @@ impl CassandraStore {
         audit.levels += 1;
         audit.movements += sum.movements;
         if !sum.is_explained() {
-            audit.drifts.push(Drift {
-                product_id: sum.stock_key.product_id,
-                geo_zone: sum.stock_key.geo_zone,
-                recorded: sum.recorded,
-                ledger: sum.ledger,
-                held: sum.held,
-            });
+            audit.drifts.push(sum.drift());
         }
         Ok(())
     }
 
-    async fn reread_partition(&self, before: PartitionSum) -> Result<PartitionSum> {
+    /// Those of the partitions that still do not add up.
+    pub(crate) async fn audit_again(&self, drifts: Vec<Drift>) -> Result<Vec<Drift>> {
+        let mut left = Vec::new();
+        for Drift { product_id, geo_zone, .. } in drifts {
+            let sum = self.reread_partition(&StockKey { product_id, geo_zone }).await?;
+            left.extend(sum.filter(|sum| !sum.is_explained()).map(PartitionSum::drift));
+        }
+        Ok(left)
+    }
+
+    async fn reread_partition(&self, stock_key: &StockKey) -> Result<Option<PartitionSum>> {
         let mut current = None;
         let mut from = PagingState::start();
         loop {
-            let values = (before.stock_key.product_id.as_str(), before.stock_key.geo_zone.as_str());
+            let values = (stock_key.product_id.as_str(), stock_key.geo_zone.as_str());
             let (rows, next) = self.cql.page::<AuditRow>(&self.audit.one, values, from).await?;
             let owners = self.hold_owners(&rows).await?;
             for row in rows {
@@ -142,7 +156,7 @@ impl CassandraStore {
             let Some(next) = next else { break };
             from = next;
         }
-        Ok(current.unwrap_or(before))
+        Ok(current)
     }
 
     /// Reads the orders and reservations of the open holds among these rows.

@@ -35,6 +35,15 @@ pub(crate) const UPDATE_HEADER: &str = concat!(
     " IF rev = ?"
 );
 
+/// Writes the header of a migrated partition, without a condition.
+pub(crate) const PUT_HEADER: &str = concat!(
+    "UPDATE {} USING TIMESTAMP ? SET rev = ?, on_hand = ?, reserved = ?, compacted = ?, updated_at = ? WHERE ",
+    header_key!()
+);
+
+/// Deletes the header of a migrated partition, without a condition.
+pub(crate) const DELETE_HEADER: &str = concat!("DELETE FROM {} USING TIMESTAMP ? WHERE ", header_key!());
+
 pub(crate) type HeaderRow = (
     Option<i64>,
     Option<i64>,

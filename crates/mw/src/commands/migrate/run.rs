@@ -5,15 +5,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use mw_migrate::control::Listener;
+use anyhow::{Context, Result};
 use mw_migrate::{Ended, Kind, Parts, Phase, RunOptions, Status};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::target::Target;
 use super::{connect, settings, show};
 use crate::config::Config;
 use crate::runtime;
-use crate::storage::Storage;
 use crate::terminal::{self, Progress};
 
 /// How often a line is written where there is no terminal.
@@ -24,17 +23,12 @@ pub(super) fn run(config: &Config, uri: &str, options: RunOptions) -> Result<Exi
         let mut terminate = signal(SignalKind::terminate()).context("watch for signals")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("watch for signals")?;
         let source = Arc::new(connect(config, uri).await?);
-        let Storage::Embedded { store, path } = Storage::open(config).await? else {
-            bail!("the target of a migration is the embedded engine")
-        };
-        let listener = Listener::bind(&path).with_context(|| {
-            format!("listen in {} for the other commands of the migration", path.display())
-        })?;
+        let target = Target::open(config).await?;
         let parts = Parts {
             source: Arc::clone(&source),
-            target: Arc::clone(&store) as Arc<_>,
+            target: Arc::clone(&target.store),
             settings: settings(config),
-            listener: Some(listener),
+            listener: target.listener()?,
         };
         let teller = Mutex::new(Teller::new());
         let tell = |status: &Status| teller.lock().unwrap_or_else(PoisonError::into_inner).tell(status);
@@ -46,7 +40,7 @@ pub(super) fn run(config: &Config, uri: &str, options: RunOptions) -> Result<Exi
         };
         let ended = mw_migrate::run(parts, options, &tell, stop).await;
         source.close().await;
-        store.close();
+        target.close().await;
         ended.context("migrate")
     })?;
     terminal::print(match ended {
