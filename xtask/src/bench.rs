@@ -54,6 +54,9 @@ pub(crate) struct Baselines {
     /// The first three bytes of the addresses of Cassandra's nodes [default: a free one]
     #[arg(long, value_parser = network)]
     network: Option<Network>,
+    /// Another build of mw, such as an earlier one, on the same cluster as Cassandra's side in keyspaces of its own
+    #[arg(long, value_name = "PROGRAM")]
+    earlier: Option<PathBuf>,
     /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -76,6 +79,8 @@ struct Bench<'a> {
 
 const NODES: usize = 3;
 const HEAP_MIB: u32 = 1_024;
+/// The keyspaces of another build of mw on the same cluster.
+const EARLIER_KEYSPACE: &str = "store.cassandra.keyspace=earlier";
 
 pub(crate) fn run(Command::Baselines(options): &Command) -> Result<()> {
     let started = Instant::now();
@@ -185,7 +190,16 @@ impl Bench<'_> {
         let contact = format!("store.cassandra.contact_points=[{}]", quoted.join(","));
         let options = ["--store", "cassandra", "--apply-schema", "--set", &contact];
         let shop = Shop::start(&self.group, &self.mw, &[], &options)?;
-        let results = self.measure("cassandra", &shop, &["--nodes".to_owned(), points.join(",")])?;
+        let mut arguments = vec!["--nodes".to_owned(), points.join(",")];
+        let in_keyspace: Vec<&str> = options.into_iter().chain(["--set", EARLIER_KEYSPACE]).collect();
+        let start = |program: &PathBuf| Shop::start(&self.group, program, &[], &in_keyspace);
+        let earlier = self.options.earlier.as_ref().map(start).transpose()?;
+        if let Some(earlier) = &earlier {
+            let pid = earlier.pid().to_string();
+            arguments.extend(["--earlier", earlier.url(), "--earlier-pid", &pid].map(str::to_owned));
+        }
+        let results = self.measure("cassandra", &shop, &arguments)?;
+        earlier.map(Shop::stop).transpose()?;
         shop.stop()?;
         Ok(results)
     }

@@ -17,8 +17,11 @@ const FILE: &str = "crates/http/counts.toml";
 
 const BUILD: &str = "test -p mw-http --test counts --no-run --profile counts --locked --message-format json-render-diagnostics";
 
-/// Read by the counted program: the file for its report.
+/// Read by the counted program: the file for its report, and whether it counts accesses of partitions too.
 const REPORT_VARIABLE: &str = "MW_COUNTS_REPORT";
+const PARTITIONS_VARIABLE: &str = "MW_COUNTS_PARTITIONS";
+/// What the statistics of partitions may add to the instructions of the requests, as a part of them.
+const PARTITIONS_MAX: f64 = 0.01;
 
 pub(crate) fn run(write: bool) -> Result<()> {
     if let Some(install) = Tool::Valgrind.missing_after_install()? {
@@ -29,7 +32,7 @@ pub(crate) fn run(write: bool) -> Result<()> {
     let program = cargo::program(BUILD)?;
     let folder = program.with_file_name("callgrind");
     say(format_args!("counting, which takes a minute"));
-    let counted = count(&program, &folder)?;
+    let counted = count(&program, &folder, None)?;
     say(format_args!("profiles for callgrind_annotate are in {}", folder.display()));
     let Some(kept) = kept else {
         fs::write(&file, counted.file()).with_context(|| format!("write {}", file.display()))?;
@@ -46,6 +49,28 @@ pub(crate) fn run(write: bool) -> Result<()> {
         "a request costs more than {FILE} allows: look at the profile of its route, or accept the new \
          costs with `cargo xtask counts --write` and say why in the commit"
     );
+    check_partitions(&program, &folder, &counted)
+}
+
+/// What the statistics of partitions cost: all accesses counted, and sampled, as under load.
+fn check_partitions(program: &Path, folder: &Path, without: &RouteCosts) -> Result<()> {
+    let more = |mode: &str| {
+        let with = count(program, &folder.with_file_name(format!("callgrind-{mode}")), Some(mode))?;
+        anyhow::Ok(without.more_instructions(&with))
+    };
+    let (all, sampled) = (more("all")?, more("sampled")?);
+    say(format_args!(
+        "statistics of partitions add {:.2} % of the instructions while every access is counted",
+        all * 100.0
+    ));
+    say(format_args!(
+        "statistics of partitions add {:.2} % under load, while accesses are sampled",
+        sampled * 100.0
+    ));
+    ensure!(
+        sampled <= PARTITIONS_MAX,
+        "the statistics of partitions may add 1 % of the instructions of the requests"
+    );
     Ok(())
 }
 
@@ -56,7 +81,7 @@ fn read(file: &Path) -> Result<RouteCosts> {
 }
 
 /// Runs the program under callgrind, and leaves a profile a route in `folder`.
-fn count(program: &Path, folder: &Path) -> Result<RouteCosts> {
+fn count(program: &Path, folder: &Path, partitions: Option<&str>) -> Result<RouteCosts> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
     }
@@ -67,6 +92,7 @@ fn count(program: &Path, folder: &Path) -> Result<RouteCosts> {
         .arg(program)
         .current_dir(cargo::root())
         .env(REPORT_VARIABLE, &report)
+        .envs(partitions.map(|mode| (PARTITIONS_VARIABLE, mode)))
         .stdin(Stdio::null())
         .output()
         .context("run valgrind")?;

@@ -7,6 +7,7 @@ mod cargo;
 mod cluster;
 mod counts;
 mod deny;
+mod growth;
 mod integrity;
 mod mongo;
 mod replica_ops;
@@ -94,6 +95,23 @@ enum Command {
         #[arg(long)]
         network: Option<String>,
     },
+    /// Add a node to a filled Cassandra cluster and a shard to a filled MongoDB cluster, under load
+    #[command(
+        after_help = "Starts the clusters, fills them, and lets each grow while a prober sends requests. Prints the bytes that moved, \
+                            the time and the latency meanwhile, and fails where the moved share differs by more than 20 % from \
+                            the prediction of the models. docs/scale.md explains them."
+    )]
+    Growth {
+        /// Grow this database only
+        #[arg(long)]
+        only: Option<growth::Database>,
+        /// Write the results as JSON
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// The first three bytes of the Cassandra nodes' addresses, such as 127.0.10
+        #[arg(long)]
+        network: Option<String>,
+    },
     /// Check licences, advisories and sources of dependencies with cargo-deny
     #[command(after_help = "The rules are in deny.toml. cargo-deny is installed separately and `test` does \
                             not need it.")]
@@ -114,6 +132,7 @@ fn main() -> ExitCode {
         Command::Counts { write } => counts::run(write),
         Command::ReplicaOps { write } => replica_ops::run(write),
         Command::Integrity { json, network } => integrity::run(json.as_deref(), network.as_deref()),
+        Command::Growth { only, json, network } => growth::run(only, json.as_deref(), network.as_deref()),
         Command::Deny => deny::run(),
     };
     match done {

@@ -38,7 +38,7 @@ enum Action {
     Here(fn() -> Result<()>),
 }
 
-/// The fastest checks run first.
+/// The fastest checks run first. Steps name no package: with the features of one alone cargo would build its dependencies again.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
@@ -70,7 +70,7 @@ const STEPS: &[Step] = &[
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "embedded",
-            arguments: "test -p mw-http --test api --locked",
+            arguments: "test --workspace --test api --locked",
         },
     },
     Step {
@@ -81,7 +81,7 @@ const STEPS: &[Step] = &[
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "cassandra",
-            arguments: "test -p mw-http --test api --locked",
+            arguments: "test --workspace --test api --locked",
         },
     },
     Step {
@@ -92,7 +92,7 @@ const STEPS: &[Step] = &[
         action: Action::CargoWith {
             variable: "MW_TEST_ENGINE",
             value: "mongodb",
-            arguments: "test -p mw-http --test api --locked",
+            arguments: "test --workspace --test api --locked",
         },
     },
 ];
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(order, ["fmt", "tidy", "clippy", "test", "api", "cluster", "mongodb"]);
         for (name, engine) in [("api", "embedded"), ("cluster", "cassandra"), ("mongodb", "mongodb")] {
             let step = STEPS.iter().find(|step| step.name == name).expect("there");
-            let expected = format!("MW_TEST_ENGINE={engine} cargo test -p mw-http --test api --locked");
+            let expected = format!("MW_TEST_ENGINE={engine} cargo test --workspace --test api --locked");
             assert_eq!(step.action.describe(), expected);
             assert_eq!(step.uses(Server::Cassandra), engine == "cassandra", "{name}");
             assert_eq!(step.uses(Server::Mongodb), engine == "mongodb", "{name}");

@@ -68,6 +68,11 @@ enum Command {
         /// An unmeasured round of each side before the others, in which the nodes' JIT compiles the hot code
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         practice: u64,
+        /// URL of another build of Mobile World with keyspaces of its own on the same cluster
+        #[arg(long, value_name = "URL", requires = "earlier_pid")]
+        earlier: Option<String>,
+        #[arg(long, value_name = "PID")]
+        earlier_pid: Option<u32>,
     },
 }
 
@@ -108,7 +113,7 @@ impl Run {
     }
 
     fn shop(&self, sizes: &Sizes) -> Result<Shop> {
-        Shop::fill(&self.mw, self.mw_pid, sizes, self.clients)
+        Shop::fill("mw", (&self.mw, self.mw_pid), sizes, self.clients)
     }
 }
 
@@ -144,12 +149,15 @@ impl Command {
                 let results = rounds::run(&mut baselines, ON_ONE_MACHINE, &run.options(None))?;
                 write(&run.out, &results)
             }
-            Self::Cassandra { run, nodes, keyspace, practice } => {
+            Self::Cassandra { run, nodes, keyspace, practice, earlier, earlier_pid } => {
                 let sizes = Sizes::ON_CASSANDRA;
                 let shop = run.shop(&sizes)?;
                 let bare =
                     BareDriver::connect(runtime, &nodes, &keyspace, shop.prefix(), &sizes, run.clients)?;
                 let mut baselines: Vec<Box<dyn Baseline>> = vec![Box::new(shop), Box::new(bare)];
+                if let Some((url, pid)) = earlier.as_deref().zip(earlier_pid) {
+                    baselines.push(Box::new(Shop::fill("earlier mw", (url, pid), &sizes, run.clients)?));
+                }
                 let results = rounds::run(
                     &mut baselines,
                     ON_CASSANDRA,
@@ -184,5 +192,7 @@ mod tests {
         };
         assert_eq!(nodes, ["127.0.7.1:9042", "127.0.7.2:9042"]);
         assert_eq!((run.clients, run.rounds), (64, 3));
+        let lonely = line.split(' ').chain(["--earlier", "http://127.0.0.1:2"]);
+        assert!(Cli::try_parse_from(lonely).is_err(), "its process id is missing");
     }
 }

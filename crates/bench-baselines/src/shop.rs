@@ -16,6 +16,7 @@ const FILLING: &str = include_str!("../workloads/filling.toml");
 const MOMENT: Duration = Duration::from_millis(200);
 
 pub(crate) struct Shop {
+    name: &'static str,
     target: Target,
     pid: u32,
     sizes: Sizes,
@@ -24,7 +25,12 @@ pub(crate) struct Shop {
 
 impl Shop {
     /// Creates products, stock and carts.
-    pub(crate) fn fill(url: &str, pid: u32, sizes: &Sizes, clients: usize) -> Result<Self> {
+    pub(crate) fn fill(
+        name: &'static str,
+        (url, pid): (&str, u32),
+        sizes: &Sizes,
+        clients: usize,
+    ) -> Result<Self> {
         let target = Target::new(url, None)?;
         let mut workload = Workload::parse("filling", FILLING)?;
         workload.data.products = sizes.products;
@@ -33,11 +39,11 @@ impl Shop {
         workload.data.users = sizes.users.max(sizes.buyers);
         workload.data.carts = sizes.users;
         workload.data.baskets = sizes.buyers;
-        eprintln!("mw: creating the data");
+        eprintln!("{name}: creating the data");
         let options =
             Options { connections: clients, warm_up: Duration::ZERO, duration: MOMENT, ..Options::default() };
         let report = observed(&target, &workload, &options, &mut |_| {})?;
-        Ok(Self { target, pid, sizes: *sizes, prefix: report.settings.prefix })
+        Ok(Self { name, target, pid, sizes: *sizes, prefix: report.settings.prefix })
     }
 
     /// The prefix of the ids of its products, users and buyers.
@@ -69,7 +75,7 @@ impl Shop {
 
 impl Baseline for Shop {
     fn name(&self) -> &'static str {
-        "mw"
+        self.name
     }
 
     fn round(&mut self, work: Work, options: &RoundOptions) -> Result<Round> {
@@ -146,7 +152,7 @@ mod tests {
     fn every_work_has_a_sound_workload() {
         let target = Target::new("http://127.0.0.1:1", None).unwrap();
         for (sizes, works) in [(Sizes::ON_ONE_MACHINE, ON_ONE_MACHINE), (Sizes::ON_CASSANDRA, ON_CASSANDRA)] {
-            let shop = Shop { target: target.clone(), pid: 0, sizes, prefix: "p".to_owned() };
+            let shop = Shop { name: "mw", target: target.clone(), pid: 0, sizes, prefix: "p".to_owned() };
             for work in works {
                 shop.workload(*work).unwrap().check().unwrap();
             }

@@ -3,10 +3,10 @@
 use crate::launch::Launcher;
 use crate::network::{self, ClaimedNetwork};
 use crate::node::{Node, NodeState};
-use crate::options::{ClusterOptions, plans};
+use crate::options::{ClusterOptions, Plan, joining_plan, plans};
 use crate::tls::{self, Certificates};
 use crate::{CQL_PORT, archive, log};
-use mw_testbed::{Result, RunDir, Watchdog, cache};
+use mw_testbed::{ClusterError, Result, RunDir, Watchdog, cache};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub struct Cluster {
     watchdog: Watchdog,
     outlives_terminal: bool,
     /// Dropped after the watchdog: the directory is removed after the processes that write to it.
-    _home: RunDir,
+    home: RunDir,
     _network: ClaimedNetwork,
 }
 
@@ -70,7 +70,7 @@ impl Cluster {
             certificates,
             watchdog,
             outlives_terminal,
-            _home: home,
+            home,
             _network: network,
         };
         cluster.start_nodes()?;
@@ -109,6 +109,42 @@ impl Cluster {
             seed.wait(deadline, "create the superuser", || self.has_superuser())?;
         }
         Ok(())
+    }
+
+    /// Adds a node to a data centre of the running cluster. It allocates its tokens itself and bootstraps: returns when it has streamed
+    /// its rows, accepts clients and all nodes see each other. A node that fails is killed; what it left with the others, a removal
+    /// (`nodetool assassinate`) ends.
+    pub fn add_node(&mut self, dc: &str) -> Result<Node<'_>> {
+        let running: Vec<Plan> = self.node_states.iter().map(|it| it.plan.clone()).collect();
+        let plan = joining_plan(&running, dc)?;
+        network::check_node_free(plan.address)?;
+        if self.certificates.is_some() {
+            let what = "add a node: the certificates of this cluster do not name its address".to_owned();
+            return Err(ClusterError::Options(what));
+        }
+        let home = self.home.dir.join(format!("node{}", plan.number));
+        let joining = NodeState::new(plan, home);
+        let before: Vec<u64> = self.node_states.iter().map(|it| log::length(&it.log_path())).collect();
+        if let Some(seed) = running.first() {
+            Launcher::configure(&self.options, &joining, seed, None)?;
+        }
+        if let Err(error) = self.join(&joining, &before) {
+            joining.kill()?;
+            return Err(error);
+        }
+        self.node_states.push(joining);
+        Ok(self.node(running.len()))
+    }
+
+    fn join(&self, joining: &NodeState, before: &[u64]) -> Result<()> {
+        self.spawn(joining)?;
+        let deadline = self.deadline();
+        joining.wait_listening(deadline)?;
+        joining.wait(deadline, "be seen by the other nodes", || {
+            self.node_states.iter().zip(before).all(|(other, from)| {
+                log::saw_normal(&log::since(&other.log_path(), *from), joining.plan.address)
+            })
+        })
     }
 
     /// Starts a node that was stopped or killed.

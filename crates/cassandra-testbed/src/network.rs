@@ -60,19 +60,22 @@ fn lock([a, b, c]: [u8; 3], locks: &Path) -> Result<Option<Lock>> {
 }
 
 fn check_free([a, b, c]: [u8; 3], nodes: usize) -> Result<()> {
-    for (last, _) in (1_u8..).zip(0..nodes) {
-        for port in [CQL_PORT, STORAGE_PORT] {
-            let address = SocketAddr::from((Ipv4Addr::new(a, b, c, last), port));
-            match TcpListener::bind(address) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-                    return Err(ClusterError::Missing(format!(
-                        "listen on {address}: clusters need a system on which all of 127.0.0.0/8 is the machine \
-                         itself, as on Linux"
-                    )));
-                }
-                Err(cause) => return Err(ClusterError::InUse { address, cause }),
+    (1_u8..).zip(0..nodes).try_for_each(|(last, _)| check_node_free(Ipv4Addr::new(a, b, c, last)))
+}
+
+/// Nothing listens where a node of this address is to listen.
+pub(crate) fn check_node_free(node: Ipv4Addr) -> Result<()> {
+    for port in [CQL_PORT, STORAGE_PORT] {
+        let address = SocketAddr::from((node, port));
+        match TcpListener::bind(address) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                return Err(ClusterError::Missing(format!(
+                    "listen on {address}: clusters need a system on which all of 127.0.0.0/8 is the machine \
+                     itself, as on Linux"
+                )));
             }
+            Err(cause) => return Err(ClusterError::InUse { address, cause }),
         }
     }
     Ok(())

@@ -93,6 +93,7 @@ pub(crate) struct Plan {
     pub(crate) number: usize,
     pub(crate) address: Ipv4Addr,
     pub(crate) dc: String,
+    /// None of a node that joins a running cluster: it allocates them itself and bootstraps.
     pub(crate) tokens: Vec<i64>,
 }
 
@@ -115,6 +116,19 @@ pub(crate) fn plans(options: &ClusterOptions, network: [u8; 3]) -> Vec<Plan> {
             }
         })
         .collect()
+}
+
+/// The plan of a node that joins the running nodes of a data centre.
+pub(crate) fn joining_plan(running: &[Plan], dc: &str) -> Result<Plan> {
+    let number = running.len() + 1;
+    let (Some(first), Ok(last), true) = (running.first(), u8::try_from(number), number <= MAX_NODES) else {
+        return Err(ClusterError::Options(format!("{number} nodes: there may be 1 to {MAX_NODES}")));
+    };
+    if !running.iter().any(|plan| plan.dc == dc) {
+        return Err(ClusterError::Options(format!("a node of {dc}: there is no such data centre")));
+    }
+    let [a, b, c, _] = first.address.octets();
+    Ok(Plan { number, address: Ipv4Addr::new(a, b, c, last), dc: dc.to_owned(), tokens: Vec::new() })
 }
 
 /// Every node of a data centre owns each `size`-th of equal slices of the ring. The data centres are a little shifted,
@@ -163,6 +177,17 @@ mod tests {
             let widths: BTreeSet<u64> = sorted.windows(2).map(|pair| pair[0].abs_diff(pair[1])).collect();
             assert_eq!(widths.len(), 1, "{nodes} nodes, {dcs} dcs: {widths:?}");
         }
+    }
+
+    #[test]
+    fn a_joining_node_has_the_next_address_and_no_tokens() {
+        let running = plans(&of(3, 1), [127, 0, 9]);
+        let plan = joining_plan(&running, "dc1").unwrap();
+        let shown = (plan.number, plan.address.to_string(), plan.tokens.len());
+        assert_eq!(shown, (4, "127.0.9.4".to_owned(), 0));
+        let refused = |running: &[Plan], dc| joining_plan(running, dc).unwrap_err().to_string();
+        assert!(refused(&running, "dc2").contains("a node of dc2: there is no such data centre"));
+        assert!(refused(&plans(&of(6, 1), [127, 0, 9]), "dc1").contains("7 nodes: there may be 1 to 6"));
     }
 
     #[test]

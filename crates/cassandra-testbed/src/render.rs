@@ -45,6 +45,12 @@ auto_repair:
   enabled: true
 ";
 
+/// A node that joins a running cluster allocates tokens that even out what the nodes store, and streams its rows from the others.
+const JOINING: &str = "\
+auto_bootstrap: true
+allocate_tokens_for_local_replication_factor: 3
+";
+
 const WITH_AUTH: &str = "\
 authenticator: PasswordAuthenticator
 authorizer: CassandraAuthorizer
@@ -65,10 +71,10 @@ pub(crate) fn yaml(
     keystore: Option<&Keystore>,
 ) -> String {
     let tokens: Vec<String> = plan.tokens.iter().map(ToString::to_string).collect();
+    let is_joining = tokens.is_empty();
     let mut yaml = format!(
         "cluster_name: {name}\n\
          num_tokens: {TOKENS}\n\
-         initial_token: \"{tokens}\"\n\
          listen_address: {address}\n\
          rpc_address: {address}\n\
          seed_provider:\n  \
@@ -81,12 +87,16 @@ pub(crate) fn yaml(
          saved_caches_directory: \"{dir}/saved_caches\"\n\
          cdc_raw_directory: \"{dir}/cdc_raw\"\n",
         name = options.name,
-        tokens = tokens.join(","),
         address = plan.address,
         seed = seed.address,
         dir = dir.display(),
     );
     yaml.push_str(SETTINGS);
+    if is_joining {
+        yaml.push_str(JOINING);
+    } else {
+        let _ = writeln!(yaml, "initial_token: \"{}\"", tokens.join(","));
+    }
     yaml.push_str(if options.auth { WITH_AUTH } else { WITHOUT_AUTH });
     if let Some(keystore) = keystore {
         let _ = write!(
@@ -156,7 +166,7 @@ pub(crate) fn jolokia_argument(agent: &Path, address: Ipv4Addr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::plans;
+    use crate::options::{joining_plan, plans};
 
     fn rendered(options: &ClusterOptions, keystore: Option<&Keystore>) -> String {
         let plans = plans(options, [127, 0, 7]);
@@ -196,6 +206,18 @@ mod tests {
         assert!(!yaml.contains("client_encryption_options"));
         let tokens = yaml.lines().find_map(|line| line.strip_prefix("initial_token: ")).unwrap();
         assert_eq!(tokens.split(',').count(), TOKENS);
+    }
+
+    #[test]
+    fn a_joining_node_allocates_its_tokens_and_bootstraps() {
+        let plans = plans(&three(), [127, 0, 7]);
+        let joining = joining_plan(&plans, "dc1").unwrap();
+        let yaml = yaml(&three(), &joining, &plans[0], Path::new("/cache/node4"), None);
+        assert!(!yaml.contains("initial_token"), "{yaml}");
+        // Of a duplicate setting the last one counts.
+        let bootstraps: Vec<&str> = yaml.lines().filter(|line| line.starts_with("auto_bootstrap:")).collect();
+        assert_eq!(bootstraps, ["auto_bootstrap: false", "auto_bootstrap: true"]);
+        assert_has(&yaml, &["listen_address: 127.0.7.4", "allocate_tokens_for_local_replication_factor: 3"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::carts::header::{self, Absorbed, CartHeader, ClosedBucket, ClosedCart, OpenCart, OutboxRow};
 use crate::changes::StoredChange;
-use crate::changes::subjects::{ProductState, Subject};
+use crate::changes::subjects::{ProductState, SessionState, Subject};
 use crate::intents::close_reservation::CloseIntent;
 use crate::intents::login::LoginIntent;
 use crate::intents::merge::{MergeMarker, MergeSpec};
@@ -394,6 +394,25 @@ fn changed_subjects_read_back_from_their_fixture() {
     for len in 0..bytes.len() {
         assert_eq!(changes::subjects::decode(&bytes[..len]), Err(Damaged("changed subjects")), "{len}");
     }
+}
+
+#[test]
+fn changed_carts_and_sessions_read_back_from_their_fixture() {
+    let Session { session_id, .. } = session();
+    let ended = SessionState { session_id: session_id.clone(), at: at(-5), stamp: 1 << 50, session: None };
+    let all = vec![
+        Subject::Cart { owner: cart().owner, created_at: at(3), cart_id: cart().cart_id },
+        Subject::CartClosed(Box::new(cart())),
+        Subject::Session(Box::new(SessionState {
+            session_id,
+            at: at(4),
+            stamp: 7,
+            session: Some(session()),
+        })),
+        Subject::Session(Box::new(ended)),
+    ];
+    let bytes = fixture("changed_carts_and_sessions", &changes::subjects::encode(&all));
+    assert_eq!(changes::subjects::decode(&bytes), Ok(all));
 }
 
 #[test]

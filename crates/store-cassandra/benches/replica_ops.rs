@@ -19,17 +19,19 @@ use std::time::Duration;
 
 use mw_domain::carts::CartLifetime;
 use mw_domain::lanes::Lane;
+use mw_domain::sessions::SessionLifetime;
 use mw_domain::{CartId, Demand, OrderId, OrderStatus, Period, ReservationId, Timestamp};
 use mw_store::carts::SetLine;
 use mw_store::orders::{Basket, PlaceOrder, SetStatus};
 use mw_store::products::ImportProduct;
+use mw_store::sessions::{CreateSession, TouchSession};
 use mw_store::stock::{Adjust, Reserve};
-use mw_store::{Carts, Freshness, Orders, PageRequest, Products, RequestIdentity, Stock};
+use mw_store::{Carts, Freshness, Orders, PageRequest, Products, RequestIdentity, Sessions, Stock};
 use mw_store_cassandra::{
     CassandraStore, Class, Options, StatementKind, StatementObserver, Table, TracedStatement,
 };
 use mw_testkit::FakeClock;
-use mw_testkit::builders::{demand, identity, product, product_id, user, user_id, zone};
+use mw_testkit::builders::{demand, identity, product, product_id, session_id, user, user_id, zone};
 use mw_testkit::cassandra::Lease;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -45,12 +47,13 @@ const PRODUCTS: u64 = 10;
 const USERS: u64 = 10;
 const ZONE: &str = "msk";
 const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * 86_400_000, guest_ms: 86_400_000 };
+const SESSION_LIFETIME: SessionLifetime = SessionLifetime { ttl_ms: 86_400_000 };
 /// Between two requests, by the time that they carry.
 const STEP_MS: i64 = 50;
 /// The counts are complete when they have not changed for this time: a response does not wait for every replica.
 const SETTLED: Duration = Duration::from_millis(700);
-/// Tables of background work.
-const BACKGROUND: [Table; 3] = [Table::Processes, Table::BucketPlans, Table::Settings];
+/// Tables of background work: what they take does not grow with the requests.
+const BACKGROUND: [Table; 4] = [Table::Processes, Table::BucketPlans, Table::Settings, Table::ChangeLanes];
 
 /// Reads and writes of the replicas by table.
 type Ops = BTreeMap<String, (u64, u64)>;
@@ -306,6 +309,46 @@ async fn count_carts(counting: &mut Counting) {
         .await;
 }
 
+fn session_of(name: &str, now: Timestamp) -> CreateSession {
+    let session = mw_domain::Session {
+        session_id: session_id(name),
+        user_id: None,
+        geo_zone: Some(zone(ZONE)),
+        ip: None,
+        user_agent: None,
+        device_type: None,
+        data: BTreeMap::new(),
+        created_at: now,
+        last_activity: now,
+        expires_at: now.plus_millis(SESSION_LIFETIME.ttl_ms),
+    };
+    CreateSession { session, id_seed: Some(id(now)), now, identity: None }
+}
+
+async fn count_sessions(counting: &mut Counting) {
+    let mut sessions = Vec::new();
+    counting
+        .route("create_session", async |store, number, now| {
+            let command = session_of(&format!("s{number}"), now);
+            sessions.push(store.create_session(command).await.unwrap().value.session_id);
+        })
+        .await;
+    counting
+        .route("touch_session", async |store, number, now| {
+            let session_id = sessions.get(usize::try_from(number).unwrap()).unwrap().clone();
+            let data = BTreeMap::from([("page".to_owned(), Some(number.to_string()))]);
+            let command = TouchSession { session_id, data, lifetime: SESSION_LIFETIME, now };
+            store.touch_session(command).await.unwrap();
+        })
+        .await;
+    counting
+        .route("session", async |store, number, now| {
+            let session_id = sessions.get(usize::try_from(number).unwrap()).unwrap();
+            store.session(session_id, now).await.unwrap().unwrap();
+        })
+        .await;
+}
+
 async fn count_stock(counting: &mut Counting) {
     let mut held = Vec::new();
     counting
@@ -358,6 +401,7 @@ async fn main() {
     let mut counting = Counting { store, nodes, cas, sent: 0, report: String::new() };
     count_orders(&mut counting).await;
     count_carts(&mut counting).await;
+    count_sessions(&mut counting).await;
     count_stock(&mut counting).await;
     if let Some(path) = std::env::var_os(REPORT) {
         std::fs::write(path, counting.report).unwrap();

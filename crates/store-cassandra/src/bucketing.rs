@@ -4,15 +4,15 @@
 //! before it starts. A process that could not reload them in time reads them before it writes by them, or does not write. A writer uses the plan of the moment. The buckets that exist are listed in a table of their own, so a reader
 //! reads only those.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use mw_domain::buckets::{DAY_BUCKETS, DAY_BUCKETS_MAX, MONTH_BUCKETS_MAX, Plan};
 use mw_domain::{Category, Period, Timestamp, UserId};
 use mw_store::partitions::{BucketUnit, BucketedTable, MadeBy};
-use mw_store::{Refusal, Result};
+use mw_store::{Refusal, Result, StoreError};
 use scylla::response::PagingState;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::CqlTimestamp;
@@ -29,6 +29,8 @@ pub(crate) const AHEAD_SECONDS: i64 = 60;
 const FRESH_FOR: Duration = Duration::from_secs(45);
 /// Buckets that this process knows to be announced.
 const ANNOUNCED_MAX: usize = 200_000;
+/// Copies of the plans of a table, each a partition: every order needs the plans, so no single partition may be needed for them.
+const PLAN_COPIES: usize = 4;
 /// Parts of the list of a key's buckets, where many orders share the key: a writer needs one of them, a reader all.
 const SHARED_PARTS: u32 = 4;
 /// Buckets of a price band at most.
@@ -59,6 +61,11 @@ pub const BUCKETED: [BucketedTable; 3] = [
     },
 ];
 
+/// The partition of a copy of the plans of a table. A release with one copy wrote the first.
+fn plans_key(table: Table, copy: usize) -> String {
+    if copy == 0 { table.name().to_owned() } else { format!("{}#{copy}", table.name()) }
+}
+
 fn bucketed(table: Table) -> Option<&'static BucketedTable> {
     BUCKETED.iter().find(|bucketed| bucketed.table == table.name())
 }
@@ -71,6 +78,11 @@ pub struct KeyPlan {
     pub plan: Plan,
     pub made_by: MadeBy,
 }
+
+/// The plans of a table as one copy has them: bucket count and maker by key and start.
+type StoredPlans = BTreeMap<(String, Timestamp), (i32, String)>;
+
+type PlanRow = (String, CqlTimestamp, Option<i32>, Option<String>);
 
 /// The plans of a key, oldest first.
 type Known = HashMap<(Table, String), Vec<(Plan, MadeBy)>>;
@@ -132,28 +144,92 @@ impl Bucketing {
         let mut known = Known::new();
         for BucketedTable { table, buckets_max, .. } in BUCKETED {
             let Some(table) = Table::named(table) else { continue };
-            let mut from = PagingState::start();
-            loop {
-                let (rows, next) = cql
-                    .page::<(String, CqlTimestamp, Option<i32>, Option<String>)>(
-                        &self.read,
-                        (table.name(),),
-                        from,
-                    )
-                    .await?;
-                for (key, starts_at, buckets, made_by) in rows {
-                    let buckets = u32::try_from(buckets.unwrap_or(1)).unwrap_or(1).clamp(1, buckets_max);
-                    let plan = Plan { starts_at: from_cql(starts_at), buckets };
-                    let is_auto = made_by.as_deref() == Some(MadeBy::Auto.name());
-                    let made_by = if is_auto { MadeBy::Auto } else { MadeBy::Operator };
-                    known.entry((table, key)).or_default().push((plan, made_by));
-                }
-                let Some(next) = next else { break };
-                from = next;
+            for ((key, starts_at), (buckets, made_by)) in self.read_plans(cql, table).await? {
+                let buckets = u32::try_from(buckets).unwrap_or(1).clamp(1, buckets_max);
+                let plan = Plan { starts_at, buckets };
+                let is_auto = made_by == MadeBy::Auto.name();
+                let made_by = if is_auto { MadeBy::Auto } else { MadeBy::Operator };
+                known.entry((table, key)).or_default().push((plan, made_by));
             }
         }
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        Ok(())
+    }
+
+    /// The plans of a table from all copies that can be read; one is enough. A plan that only some of them have (its process died
+    /// while it wrote them, or a release with one copy made it) is written to the others.
+    async fn read_plans(&self, cql: &Cql, table: Table) -> Result<StoredPlans> {
+        let copies: Vec<String> = (0..PLAN_COPIES).map(|copy| plans_key(table, copy)).collect();
+        let available = copies.iter().filter(|copy| cql.has_quorum(&self.read, &(copy.as_str(),)));
+        let mut read: Vec<&String> = available.collect();
+        if read.is_empty() {
+            read = copies.iter().collect();
+        }
+        let reads = read.iter().map(async |copy| self.read_copy(cql, copy).await);
+        let found = join_all(reads).await;
+        let all: StoredPlans =
+            found.iter().flatten().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut first_error = None;
+        let mut is_read = false;
+        for (copy, found) in read.into_iter().zip(found) {
+            match found {
+                Ok(found) => {
+                    is_read = true;
+                    self.complete_copy(cql, copy, &all, &found).await;
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.filter(|_| !is_read).map_or(Ok(all), Err)
+    }
+
+    async fn read_copy(&self, cql: &Cql, copy: &str) -> Result<StoredPlans> {
+        let (mut plans, mut from) = (StoredPlans::new(), PagingState::start());
+        loop {
+            let (rows, next) = cql.page::<PlanRow>(&self.read, (copy,), from).await?;
+            plans.extend(rows.into_iter().map(|(key, starts_at, buckets, made_by)| {
+                ((key, from_cql(starts_at)), (buckets.unwrap_or(1), made_by.unwrap_or_default()))
+            }));
+            let Some(next) = next else { return Ok(plans) };
+            from = next;
+        }
+    }
+
+    async fn complete_copy(&self, cql: &Cql, copy: &str, all: &StoredPlans, found: &StoredPlans) {
+        for ((key, starts_at), (buckets, made_by)) in all {
+            if found.contains_key(&(key.clone(), *starts_at)) {
+                continue;
+            }
+            let row = (copy, key.as_str(), to_cql(*starts_at), *buckets, made_by.as_str());
+            if let Err(error) = cql.write(&self.write, row).await {
+                tracing::debug!(%error, copy, "complete a copy of the bucket plans");
+            }
+        }
+    }
+
+    /// Writes a plan to every copy: a process may be able to read any one of them only.
+    async fn write_plan(
+        &self,
+        cql: &Cql,
+        table: Table,
+        key: &str,
+        plan: Plan,
+        made_by: MadeBy,
+    ) -> Result<()> {
+        let copies: Vec<String> = (0..PLAN_COPIES).map(|copy| plans_key(table, copy)).collect();
+        if !copies.iter().all(|copy| cql.has_quorum(&self.read, &(copy.as_str(),))) {
+            let missing =
+                "set a bucket plan: a copy of the plans has no quorum, try again when all nodes are up";
+            return Err(StoreError::Unavailable(missing.to_owned()));
+        }
+        let buckets = i32::try_from(plan.buckets).unwrap_or(1);
+        for (copy, name) in copies.iter().enumerate() {
+            let row = (name.as_str(), key, to_cql(plan.starts_at), buckets, made_by.name());
+            let written = cql.write(&self.write, row).await;
+            // A crash here leaves a plan that some copies have; the next process that reads them completes the others.
+            written.map_err(|error| if copy == 0 { error } else { error.after_first_effect() })?;
+        }
         Ok(())
     }
 
@@ -250,9 +326,7 @@ impl CassandraStore {
         now: Timestamp,
     ) -> Result<()> {
         check(table, key, plan, now)?;
-        let buckets = i32::try_from(plan.buckets).unwrap_or(1);
-        let values = (table.name(), key, to_cql(plan.starts_at), buckets, made_by.name());
-        self.cql.write(&self.bucketing.write, values).await?;
+        self.bucketing.write_plan(&self.cql, table, key, plan, made_by).await?;
         self.bucketing.refresh(&self.cql).await
     }
 

@@ -13,6 +13,7 @@ mod lists;
 mod merge;
 pub(crate) mod migration;
 pub(crate) mod protocol;
+mod report;
 mod rows;
 
 use async_trait::async_trait;
@@ -273,7 +274,9 @@ impl CassandraStore {
             Decided::Done(cart) => Ok(cart),
             Decided::Before(bytes) => {
                 let op_id = op_id.unwrap_or_default();
-                Cart::from_outcome(decode_outcome(&bytes)?).ok_or_else(|| wrong_marker(op_id))
+                let cart = Cart::from_outcome(decode_outcome(&bytes)?).ok_or_else(|| wrong_marker(op_id))?;
+                self.report_carts(std::iter::once(&cart), None).await?;
+                Ok(cart)
             }
         }
     }

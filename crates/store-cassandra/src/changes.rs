@@ -2,10 +2,11 @@
 //!
 //! A change is in the lane of its process before its request is acknowledged. An operation of several partitions has an intent:
 //! a crash before the row leaves the intent, and recovery, which repeats the last steps, writes the row into its own lane. A
-//! change may thus be in two lanes; its id is made of the subject and its version, so it is the same. A reader gets stock as
-//! it is when it is read, at a quorum, so a later change is never read before an earlier one. Steps of an order are read from its
-//! events, a product is in the row; a step of either that follows another within [`RECENT_MS`] names that too, unless this process
-//! has reported it, because its row may still be on its way.
+//! change may thus be in two lanes; its id is made of the subject and its version, so it is the same. A reader gets stock and active
+//! carts as they are when they are read, at a quorum, so a later change is never read before an earlier one. Steps of an order are read
+//! from its events; a product, a session and a closed cart are in the row. A step of an order, a product or a session that follows
+//! another within [`RECENT_MS`] names that too, unless this process has reported it, because its row may still be on its way. For the same
+//! reason the row of a cart that is opened has the cart that was closed before.
 
 mod lane;
 mod position;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use mw_codec::changes::subjects::{ProductState, Subject};
-use mw_domain::{GeoZone, Order, OrderId, Product, ProductId, Timestamp};
+use mw_codec::changes::subjects::{ProductState, SessionState, Subject};
+use mw_domain::{GeoZone, Order, OrderId, Product, ProductId, SessionId, Timestamp};
 use mw_store::changes::{Changes, ChangesPage, FeedSettings, ReadChanges, Topic, empty_page};
 use mw_store::{Position, Result, StoreError};
 use tokio::sync::OnceCell;
@@ -32,8 +33,6 @@ use position::FeedPosition;
 use recent::RecentSteps;
 use tail::Tail;
 
-/// The topics that this engine can write.
-const SUPPORTED: [Topic; 3] = [Topic::Orders, Topic::Stock, Topic::Products];
 /// Longer than any row of the feed is on its way.
 const RECENT_MS: i64 = 60_000;
 /// A request waits this long for its row in the feed, and is ambiguous then.
@@ -48,6 +47,7 @@ pub(crate) struct Feed {
     lane: OnceCell<Lane>,
     recent_orders: RecentSteps<OrderId>,
     recent_products: RecentSteps<ProductId>,
+    recent_sessions: RecentSteps<SessionId>,
     statements: Arc<reader::Statements>,
     tail: Tail,
 }
@@ -58,24 +58,24 @@ impl Feed {
         settings: FeedSettings,
         clock: fn() -> SystemTime,
     ) -> Result<Self> {
-        let topics = SUPPORTED.into_iter().filter(|topic| settings.topics.contains(*topic)).collect();
         Ok(Self {
-            settings: FeedSettings { topics, ..settings },
+            settings,
             clock,
             lane: OnceCell::new(),
             recent_orders: RecentSteps::new(),
             recent_products: RecentSteps::new(),
+            recent_sessions: RecentSteps::new(),
             statements: Arc::new(reader::Statements::prepare(cql).await?),
             tail: Tail::new(),
         })
     }
 
-    const fn writes(&self, topic: Topic) -> bool {
+    pub(crate) const fn writes(&self, topic: Topic) -> bool {
         self.settings.topics.contains(topic)
     }
 
     /// Writes what has changed, as far as its topics are written. Failures are ambiguous, as the change itself is made.
-    async fn write(&self, cql: &Arc<Cql>, mut subjects: Vec<Subject>) -> Result<()> {
+    pub(crate) async fn write(&self, cql: &Arc<Cql>, mut subjects: Vec<Subject>) -> Result<()> {
         subjects.retain(|subject| self.writes(topic_of(subject)));
         if subjects.is_empty() {
             return Ok(());
@@ -181,6 +181,29 @@ impl CassandraStore {
     }
 }
 
+impl CassandraStore {
+    /// Reports a session as a change left it; `before` is how it was read for that.
+    pub(crate) async fn report_session(
+        &self,
+        before: Option<SessionState>,
+        after: SessionState,
+    ) -> Result<()> {
+        if !self.feed.writes(Topic::Sessions) {
+            return Ok(());
+        }
+        let (session_id, at, stamp) = (after.session_id.clone(), after.at, after.stamp);
+        let is_late = |before: &SessionState| {
+            is_recent(before.at, at)
+                && !self.feed.recent_sessions.has(&session_id, before.stamp.cast_unsigned())
+        };
+        let states = before.filter(is_late).into_iter().chain([after]);
+        let subjects = states.map(|state| Subject::Session(Box::new(state))).collect();
+        self.feed.write(&self.cql, subjects).await?;
+        self.feed.recent_sessions.add(session_id, stamp.cast_unsigned());
+        Ok(())
+    }
+}
+
 fn product(StoredProduct { product, rev, is_deleted, .. }: &StoredProduct) -> Subject {
     Subject::Product(Box::new(ProductState { product: product.clone(), rev: *rev, is_deleted: *is_deleted }))
 }
@@ -199,6 +222,8 @@ const fn topic_of(subject: &Subject) -> Topic {
         Subject::Order { .. } => Topic::Orders,
         Subject::Stock { .. } => Topic::Stock,
         Subject::Product(_) => Topic::Products,
+        Subject::Cart { .. } | Subject::CartClosed(_) => Topic::Carts,
+        Subject::Session(_) => Topic::Sessions,
     }
 }
 

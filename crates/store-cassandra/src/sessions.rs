@@ -12,6 +12,7 @@ mod rows;
 
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use mw_codec::changes::subjects::SessionState;
 use mw_domain::{Session, SessionId, Timestamp, UserId};
 use mw_store::export::Record;
 use mw_store::sessions::{CreateSession, LoggedIn, Login, Sessions, TouchSession};
@@ -68,8 +69,8 @@ impl Statements {
         let insert = format!("UPDATE {{}} USING TIMESTAMP 1 AND TTL ? SET {header}");
         let touch = "UPDATE {} USING TIMESTAMP ? AND TTL ? SET activity = ?, data = data + ? \
              WHERE session_id = ? AND incarnation = ?";
-        let end = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, user_id = null, geo_zone = null, ip = null, \
-             user_agent = null, device_type = null, created_at = null, op_id = null, \
+        let end = "UPDATE {} USING TTL ? SET rev = ?, recent_op_tokens = ?, current_incarnation = ?, user_id = null, geo_zone = null, \
+             ip = null, user_agent = null, device_type = null, created_at = null, op_id = null, \
              base_activity = null, base_data = null WHERE session_id = ? IF rev = ?";
         let insert_index = "INSERT INTO {} (user_id, created_at, session_id) VALUES (?, ?, ?) USING TTL ?";
         let delete_index = "DELETE FROM {} WHERE user_id = ? AND created_at = ? AND session_id = ?";
@@ -153,12 +154,14 @@ impl Sessions for CassandraStore {
             if stored.takes_plain_write(&session, now) {
                 // One mutation of one row: a crash leaves it written or not, and no process has to finish it.
                 self.cql.write(&self.sessions.touch, stored.touch(&session, now, stamp)?).await?;
+                self.report_change(&stored, &session, (now, stamp)).await?;
                 return Ok(session);
             }
             self.index_session(Some(before), &session, now).await?;
             // Crash here: the index row lives longer than the session; readers skip it, its TTL removes it.
             let update = stored.save(&self.sessions, &session, now, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
+                self.report_change(&stored, &session, (now, stamp)).await?;
                 return Ok(session);
             }
         }
@@ -175,7 +178,7 @@ impl Sessions for CassandraStore {
 
     async fn delete_session(&self, session_id: &SessionId, now: Timestamp) -> Result<()> {
         self.check_clock(now)?;
-        let ended = self.end_session(session_id, |session| !session.is_expired(now)).await?;
+        let ended = self.end_session(session_id, now, |session| !session.is_expired(now)).await?;
         if ended { Ok(()) } else { Err(Refusal::SessionNotFound.into()) }
     }
 
@@ -238,7 +241,7 @@ impl Sessions for CassandraStore {
                 let is_users = |session: &Session| session.user_id.as_ref() == Some(user_id);
                 // The index row of a session that is not the user's stays until its TTL: a login may be about to bind
                 // it.
-                self.end_session(&session_id, is_users).await.map(drop)
+                self.end_session(&session_id, now, is_users).await.map(drop)
             });
             // Crash here: some sessions have ended, the others live; no process goes on, the user revokes again.
             let ended =
@@ -263,7 +266,21 @@ impl CassandraStore {
         let row = unused.successor(Some(op_id), stamp).insert(&session, now, stamp);
         self.cql.write(&self.sessions.insert, row).await?;
         // Crash here: a session whose id no client has; it expires.
+        self.report_change(&unused, &session, (now, stamp)).await?;
         Ok(session)
+    }
+
+    /// Reports a session as a change left it.
+    async fn report_change(
+        &self,
+        before: &StoredSession,
+        session: &Session,
+        (at, stamp): (Timestamp, Stamp),
+    ) -> Result<()> {
+        let session_id = session.session_id.clone();
+        let before = before.last_change(&session_id);
+        self.report_session(before, SessionState { session_id, at, stamp, session: Some(session.clone()) })
+            .await
     }
 
     /// The stamp of a write that follows what was read.
@@ -278,18 +295,19 @@ impl CassandraStore {
             let stored = self.read_session(&session.session_id).await?;
             if let Some(live) = stored.live_at(now) {
                 // Another request with the same key, or an earlier try of this one, has created it.
-                return if stored.op_id == Some(op_id) {
-                    Ok(live.clone())
-                } else {
-                    Err(Refusal::SessionBound.into())
-                };
+                if stored.op_id != Some(op_id) {
+                    return Err(Refusal::SessionBound.into());
+                }
+                self.report_change(&stored, live, (live.last_activity, stored.newest_stamp())).await?;
+                return Ok(live.clone());
             }
             self.index_session(None, &session, now).await?;
             // Crash here: an index row without a session; readers skip it, its TTL removes it.
             let stamp = self.session_stamp(&stored);
             let update = stored.successor(Some(op_id), stamp).save(&self.sessions, &session, now, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
-                // Crash here: the key has no outcome; a repeated request finds the session by its op_id and stores it.
+                // Crash here: the key has no outcome; a repeated request finds the session by its op_id, reports and stores it.
+                self.report_change(&stored, &session, (now, stamp)).await?;
                 return Ok(session);
             }
         }
@@ -347,6 +365,7 @@ impl CassandraStore {
     async fn end_session(
         &self,
         session_id: &SessionId,
+        now: Timestamp,
         matches: impl Fn(&Session) -> bool + Send + Sync,
     ) -> Result<bool> {
         let mut cas_loop = CasLoop::of(SUBJECT);
@@ -356,12 +375,15 @@ impl CassandraStore {
             let Some(session) = stored.session.as_ref().filter(|session| matches(session)) else {
                 return Ok(false);
             };
-            if stored.end(&self.sessions, session_id).apply(&self.cql, &mut cas_loop).await? {
+            let stamp = self.session_stamp(&stored);
+            if stored.end(&self.sessions, session_id, stamp).apply(&self.cql, &mut cas_loop).await? {
                 // Crash here: an index row without a session; readers skip it, its TTL removes it.
                 if let Some(user_id) = &session.user_id {
                     let unindexed = self.unindex_session(user_id, session.created_at, session_id).await;
                     unindexed.map_err(StoreError::after_first_effect)?;
                 }
+                let ended = SessionState { session_id: session_id.clone(), at: now, stamp, session: None };
+                self.report_session(stored.last_change(session_id), ended).await?;
                 return Ok(true);
             }
         }

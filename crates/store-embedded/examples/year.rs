@@ -3,7 +3,7 @@
 //! `cargo run --release -p mw-store-embedded --example year -- DIRECTORY [ORDERS] [SECONDS]` fills a new store in the directory: so
 //! many orders (1 000 000) over 365 days, a tenth as many abandoned carts of 100 owners, and as many movements of one product. It
 //! then measures reads and durable writes for so many seconds (20), in turns alone, beside each kind of background work, and beside
-//! all of them; the work runs without a pause. At the end it restores the backup. It prints one table.
+//! all of them; at the pace of a service, and without a pause. At the end it restores the backup. It prints one table.
 
 #![expect(
     clippy::print_stdout,
@@ -36,6 +36,8 @@ const YEAR_MS: i64 = 365 * DAY_MS;
 const END_MS: i64 = 1_790_000_000_000;
 const OWNERS: u64 = 100;
 const CLIENTS: u64 = 8;
+/// Rounds of the service before its next look at what has expired.
+const CLEANING_ROUNDS: u64 = 20;
 const IMPORT_RECORDS: u64 = 1_000;
 const LIFETIME: CartLifetime = CartLifetime { user_ms: 30 * DAY_MS, guest_ms: DAY_MS };
 
@@ -223,18 +225,49 @@ enum Work {
 const ALL_WORK: [Work; 4] = [Work::Cleaning, Work::Reports, Work::Export, Work::Backup];
 
 /// What is measured in turns: its name, and the work beside it.
-const TURNS: [(&str, &[Work]); 6] = [
-    ("alone", &[]),
-    ("beside cleaning", &[Work::Cleaning]),
-    ("beside reports", &[Work::Reports]),
-    ("beside an export", &[Work::Export]),
-    ("beside a backup", &[Work::Backup]),
-    ("beside all", &ALL_WORK),
+const TURNS: [(&str, &[Work], Schedule); 8] = [
+    ("alone", &[], Schedule::Service),
+    ("beside all, paced", &ALL_WORK, Schedule::Service),
+    ("alone", &[], Schedule::Service),
+    ("beside cleaning", &[Work::Cleaning], Schedule::Restless),
+    ("beside reports", &[Work::Reports], Schedule::Restless),
+    ("beside an export", &[Work::Export], Schedule::Restless),
+    ("beside a backup", &[Work::Backup], Schedule::Restless),
+    ("beside all", &ALL_WORK, Schedule::Restless),
 ];
 
+/// How often work is done again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Schedule {
+    /// Cleaning as the service does it, a report a second, one export after another, a backup every five seconds.
+    Service,
+    /// Everything without a pause.
+    Restless,
+}
+
+impl Work {
+    /// The pause after it has been done so many times.
+    fn pause(self, schedule: Schedule, times: u64) -> Duration {
+        match self {
+            Self::Cleaning if schedule == Schedule::Service && times.is_multiple_of(CLEANING_ROUNDS) => {
+                Duration::from_secs(10)
+            }
+            Self::Reports if schedule == Schedule::Service => Duration::from_secs(1),
+            Self::Backup if schedule == Schedule::Service => Duration::from_secs(5),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 /// Does one kind of work again and again until the counts say that it is over.
-async fn background(work: Work, store: Arc<EmbeddedStore>, counts: Arc<WorkCounts>, backups: PathBuf) {
+async fn background(
+    (work, schedule): (Work, Schedule),
+    store: Arc<EmbeddedStore>,
+    counts: Arc<WorkCounts>,
+    backups: PathBuf,
+) {
     let is_over = || counts.is_over.load(Ordering::Relaxed);
+    let mut times = 0;
     while !is_over() {
         match work {
             Work::Cleaning => {
@@ -267,15 +300,30 @@ async fn background(work: Work, store: Arc<EmbeddedStore>, counts: Arc<WorkCount
                 counts.backups.fetch_add(1, Ordering::Relaxed);
             }
         }
+        times += 1;
+        let resume_at = Instant::now() + work.pause(schedule, times);
+        while !is_over() && Instant::now() < resume_at {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
 /// Measures requests beside some kinds of work, and prints two lines.
-async fn turn(store: &Arc<EmbeddedStore>, (name, works): (&str, &[Work]), length: Duration, backups: &Path) {
+async fn turn(
+    store: &Arc<EmbeddedStore>,
+    (name, works, schedule): (&str, &[Work], Schedule),
+    length: Duration,
+    backups: &Path,
+) {
     let counts = Arc::new(WorkCounts::default());
     let mut running = tokio::task::JoinSet::new();
     for work in works {
-        running.spawn(background(*work, Arc::clone(store), Arc::clone(&counts), backups.to_owned()));
+        running.spawn(background(
+            (*work, schedule),
+            Arc::clone(store),
+            Arc::clone(&counts),
+            backups.to_owned(),
+        ));
     }
     let (mut writes, mut reads) = clients(store, length).await;
     counts.is_over.store(true, Ordering::Relaxed);

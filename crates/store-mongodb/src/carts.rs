@@ -22,7 +22,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
 use crate::MongoStore;
-use crate::documents::carts::{StoredCart, owner_key, projection};
+use crate::documents::carts::{StoredCart, owner_key, projection, projection_without_history};
 use crate::documents::ids::to_bson_id;
 use crate::documents::times::to_bson_time;
 use crate::policy::Written;
@@ -97,7 +97,7 @@ impl Carts for MongoStore {
         let carts = &self.collections.carts;
         let find = carts
             .find_one(active_of(owner, now))
-            .projection(projection())
+            .projection(projection_without_history())
             .read_concern(self.reads.cart_concern())
             .selection_criteria(criteria.clone());
         if let Some(document) = self.read(find).await? {

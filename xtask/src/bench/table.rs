@@ -12,6 +12,7 @@ const TARGETS: &[(&str, &str, f64)] = &[
     ("product read", "bare driver", 0.8),
     ("cart read", "bare driver", 0.8),
     ("cart write", "bare driver", 0.8),
+    ("cart write", "earlier mw", 3.0),
 ];
 
 /// All rounds of an operation, Mobile World's first.

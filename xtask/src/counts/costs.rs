@@ -88,6 +88,12 @@ impl RouteCosts {
         self.costs.push((usage.route.clone(), cost));
     }
 
+    /// The instructions that the other costs have more, of a request of each route, as a part of ours.
+    pub(super) fn more_instructions(&self, other: &Self) -> f64 {
+        let sum = |costs: &Self| costs.costs.iter().map(|(_, cost)| cost.instructions).sum::<f64>();
+        sum(other) / sum(self).max(1.0) - 1.0
+    }
+
     /// The text of the file.
     pub(super) fn file(&self) -> String {
         let row = |(route, cost): &(String, Cost)| {
@@ -238,6 +244,15 @@ mod tests {
         let mut counted = RouteCosts::default();
         counted.push(&usages[0], 16_000_123);
         assert_eq!(counted, costs(&[("cart", COST)]));
+    }
+
+    #[test]
+    fn what_costs_more_is_a_part_of_all_routes() {
+        let (kept, dearer) =
+            (Cost { instructions: 60_000.0, ..COST }, Cost { instructions: 61_000.0, ..COST });
+        let more = costs(&[("cart", COST), ("order", kept)])
+            .more_instructions(&costs(&[("cart", COST), ("order", dearer)]));
+        assert!((more - 0.01).abs() < 1e-9, "{more}");
     }
 
     #[test]

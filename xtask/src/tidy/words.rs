@@ -66,7 +66,7 @@ const IDENTIFIERS: &[Word] = &[
     word("Rounds", "CasLoop"),
     word("Said", "the value's own name"),
     word("Surroundings", "ClusterContext"),
-    word("Trace", "WriteCertainty").in_stores(),
+    word("Trace", "WriteCertainty").in_stores().except(&["ring::Trace"]),
     word("Unsafe", "PolicyViolation"),
     word("Verdict", "CasResult, or the judgement's own name")
         .except(&["ItemAccessor, Verdict", "Verdict::Keep"]),

@@ -92,7 +92,7 @@ pub fn encode(header: &CartHeader) -> Vec<u8> {
     }
     write_uuid(&mut writer, header.last_merge);
     // A header of a release before closed carts had partitions of their own ends here.
-    if header.last_stamp != 0 {
+    if header.last_stamp != 0 || !header.outbox.is_empty() || !header.closed_buckets.is_empty() {
         write_closed(&mut writer, header);
     }
     writer.done()

@@ -2,9 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mw_http::prometheus::Registry;
 use mw_http::{Api, Role, Server, ServerSettings, Token, Tokens};
+use mw_operate::partitions::PartitionCounters;
+use mw_store::partitions::PartitionReports;
 use mw_store_embedded::{EmbeddedStore, Options};
 use mw_testkit::{FakeClock, builders};
 use serde_json::{Value, json};
@@ -20,6 +23,9 @@ const LINES: usize = 3;
 /// Orders of the user whose orders are listed: a page.
 const ORDERS: usize = 20;
 
+/// Switches the counting of partitions on: `all` of the accesses, or `sampled`, as above two thousand accesses a second. Not set: off.
+const PARTITIONS: &str = "MW_COUNTS_PARTITIONS";
+
 /// What the requests refer to.
 #[derive(Debug)]
 pub(crate) struct Seeded {
@@ -30,7 +36,14 @@ pub(crate) struct Seeded {
 /// Starts a server on the embedded engine, and fills its shop.
 pub(crate) async fn serve() -> (Client, Seeded) {
     let folder = tempfile::tempdir().expect("a folder for the store");
-    let options = Options { min_free_bytes: 0, ..Options::new(folder.path(), builders::settings().currency) };
+    let counters = Arc::new(PartitionCounters::default());
+    let counting = std::env::var(PARTITIONS).ok();
+    let partitions = match counting {
+        Some(_) => PartitionReports::to(Arc::clone(&counters) as _),
+        None => PartitionReports::default(),
+    };
+    let currency = builders::settings().currency;
+    let options = Options { min_free_bytes: 0, partitions, ..Options::new(folder.path(), currency) };
     let store = Arc::new(EmbeddedStore::open(options).expect("a new store"));
     let shop = builders::shop(store, &FakeClock::new());
     let tokens = Tokens(vec![Token { role: Role::Operator, secret: TOKEN.to_owned(), rate_limit: None }]);
@@ -41,6 +54,10 @@ pub(crate) async fn serve() -> (Client, Seeded) {
     let mut client = Client::connect(server.address()).await;
     tokio::spawn(server.run(std::future::pending()));
     let orders = fill(&mut client).await;
+    if counting.as_deref() == Some("sampled") {
+        // Whatever the fill did in no time was more than is counted one by one.
+        counters.adapt_sampling(Duration::ZERO);
+    }
     (client, Seeded { orders, _folder: folder })
 }
 

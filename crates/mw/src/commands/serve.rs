@@ -109,9 +109,6 @@ async fn serve(
         let filled = demo::fill(&shop).await?;
         terminal::note(&message(&filled));
     }
-    for topic in config.feed.topics.iter().filter(|topic| !shop.feed().topics.contains(*topic)) {
-        tracing::warn!(topic = topic.name(), "write the change feed: this engine does not write this topic");
-    }
     let registry = Registry::new();
     let operations = operations::of(storage, &config.operate);
     let steward = operations::steward(&operations, counters, &config.operate, &registry)?;

@@ -8,7 +8,6 @@
     reason = "a test fails by panicking, also in the functions that tests share"
 )]
 
-mod alerts;
 mod audit;
 mod backup;
 mod bench;
@@ -17,6 +16,7 @@ mod client;
 mod config;
 mod crash;
 mod damage;
+mod dashboards;
 mod disk;
 mod export;
 mod mongodb;

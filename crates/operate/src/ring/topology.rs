@@ -26,6 +26,24 @@ pub(super) struct Joined {
 }
 
 const TOKEN_SPACE: u128 = 1 << 64;
+/// Random choices of ranges for a joining node, of which the best is taken.
+const JOIN_CHOICES: usize = 64;
+/// The least part of a range that a joining node takes, and that it leaves to the old owner.
+const PART_MIN: f64 = 0.05;
+
+impl Joined {
+    /// The share of all rows that the new node stores.
+    fn stored_share(&self) -> f64 {
+        let parts = self.owned_up_to.iter().zip(&self.replicates_rest);
+        let stored: f64 = parts.map(|(part, is_whole)| if *is_whole { 1.0 } else { *part }).sum();
+        stored / as_f64(self.owned_up_to.len().max(1))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of nodes or ranges")]
+const fn as_f64(count: usize) -> f64 {
+    count as f64
+}
 
 impl Topology {
     pub fn new(nodes: usize, vnodes: usize, replicas: usize, seed: u64) -> Self {
@@ -60,42 +78,60 @@ impl Topology {
         (range, within)
     }
 
-    /// A node that joins with as many ranges as the others: one range of each round, of which it takes the share that evens out
-    /// ownership.
+    /// A node that joins with as many ranges as the others, one of each round. What it stores, as owner or further replica, is as much
+    /// as what every other node then stores: the allocation of tokens for a replication factor has that aim, and of some random
+    /// choices the one that comes nearest to it is taken.
     pub(super) fn join(&self, vnodes: usize, replicas: usize, seed: u64) -> Joined {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x6e6f_6465);
+        let fair = as_f64(replicas) / (as_f64(self.nodes) + 1.0);
+        let choices = (0..JOIN_CHOICES).map(|_| {
+            let chosen = (0..vnodes).map(|round| round * self.nodes + rng.random_range(0..self.nodes));
+            self.joined_in(&chosen.collect::<Vec<usize>>(), replicas, fair)
+        });
+        let distance = |joined: &Joined| (joined.stored_share() - fair).abs();
+        let nearest = choices.min_by(|one, other| distance(one).total_cmp(&distance(other)));
+        nearest.unwrap_or_else(|| Joined { owned_up_to: Vec::new(), replicates_rest: Vec::new() })
+    }
+
+    /// A node that takes a part of each of these ranges, the part by which it comes nearest to its fair share of the rows.
+    fn joined_in(&self, chosen: &[usize], replicas: usize, fair: f64) -> Joined {
         let ranges = self.replicas.len();
-        #[expect(clippy::cast_precision_loss, reason = "a number of nodes")]
-        let taken = self.nodes as f64 / (self.nodes as f64 + 1.0);
-        let mut owned_up_to = vec![0.0; ranges];
-        for round in 0..vnodes {
-            let range = round * self.nodes + rng.random_range(0..self.nodes);
-            if let Some(share) = owned_up_to.get_mut(range) {
-                *share = taken;
+        let mut is_chosen = vec![false; ranges];
+        for range in chosen {
+            if let Some(chosen) = is_chosen.get_mut(*range) {
+                *chosen = true;
             }
         }
-        // Walking clockwise from the rest of a range, the new node is met before `replicas` distinct old nodes are.
-        let replicates_rest = (0..ranges)
-            .map(|range| {
-                let mut passed: Vec<usize> = Vec::with_capacity(replicas);
-                (0..ranges).any(|step| {
-                    let at = (range + step) % ranges;
-                    let owner = self.replicas.get(at).and_then(|nodes| nodes.first()).copied();
-                    let is_joined = step > 0 && owned_up_to.get(at).is_some_and(|share| *share > 0.0);
-                    if is_joined && passed.len() < replicas {
-                        return true;
-                    }
-                    if let Some(owner) = owner
-                        && passed.len() < replicas
-                        && !passed.contains(&owner)
-                    {
-                        passed.push(owner);
-                    }
-                    false
-                })
-            })
-            .collect();
+        let replicates_rest: Vec<bool> =
+            (0..ranges).map(|range| self.meets_joined(&is_chosen, range, replicas)).collect();
+        let whole = replicates_rest.iter().filter(|is_whole| **is_whole).count();
+        let parts =
+            is_chosen.iter().zip(&replicates_rest).filter(|(chosen, whole)| **chosen && !**whole).count();
+        let missing = fair * as_f64(ranges) - as_f64(whole);
+        let part = (missing / as_f64(parts.max(1))).clamp(PART_MIN, 1.0 - PART_MIN);
+        let owned_up_to = is_chosen.iter().map(|chosen| if *chosen { part } else { 0.0 }).collect();
         Joined { owned_up_to, replicates_rest }
+    }
+
+    /// Whether a walk clockwise from the end of a range meets the node that joined before as many distinct old nodes as there are
+    /// replicas.
+    fn meets_joined(&self, is_chosen: &[bool], range: usize, replicas: usize) -> bool {
+        let ranges = self.replicas.len();
+        let mut passed: Vec<usize> = Vec::with_capacity(replicas);
+        for step in 0..ranges {
+            let at = (range + step) % ranges;
+            if step > 0 && is_chosen.get(at).copied().unwrap_or_default() {
+                return true;
+            }
+            let owner = self.replicas.get(at).and_then(|nodes| nodes.first()).copied();
+            if let Some(owner) = owner.filter(|owner| !passed.contains(owner)) {
+                passed.push(owner);
+            }
+            if passed.len() >= replicas {
+                return false;
+            }
+        }
+        false
     }
 
     /// Whether a token's row streams to the node that joined.
@@ -173,6 +209,17 @@ mod tests {
                 (share / fair - 1.0).abs() < 0.25,
                 "{nodes} nodes, {replicas} replicas: {share} of {fair}"
             );
+        }
+    }
+
+    #[test]
+    fn a_joining_node_stores_no_more_than_the_others_whatever_the_seed() {
+        for seed in 0..20 {
+            for (nodes, fair) in [(3, 3.0 / 4.0), (6, 3.0 / 7.0), (30, 3.0 / 31.0)] {
+                let topology = Topology::new(nodes, 16, 3, seed);
+                let share = topology.join(16, 3, seed).stored_share();
+                assert!((share / fair - 1.0).abs() < 0.1, "{nodes} nodes, seed {seed}: {share} of {fair}");
+            }
         }
     }
 }

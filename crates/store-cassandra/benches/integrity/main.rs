@@ -15,7 +15,6 @@
 mod replicas;
 mod rows;
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use mw_store_cassandra::connect::connect;
@@ -49,6 +48,8 @@ const LONG_WINDOW_MS: &str = "10800000";
 const SHORT_WINDOW_MS: &str = "1000";
 /// How long a strategy may take to heal.
 const HEAL_TIMEOUT: Duration = Duration::from_mins(4);
+/// How long auto-repair may take for all tables on every node, on a busy machine.
+const AUTO_REPAIR_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long a strategy that must not heal is watched: hints are replayed every ten seconds.
 const WATCH: Duration = Duration::from_secs(25);
 
@@ -66,6 +67,7 @@ auto_repair:
       parallel_repair_count: 3
       allow_parallel_replica_repair: true";
 
+#[derive(Clone, Copy)]
 struct Outcome {
     strategy: &'static str,
     table: Table,
@@ -104,11 +106,11 @@ async fn main() {
     drop(session);
 
     let policy = options.policy.clone();
-    let mut outcomes = Vec::new();
+    let mut outcomes = Outcomes::default();
     short_outage(&cluster, &options, &mut outcomes).await;
     long_outage(&cluster, &options, &policy, &mut outcomes).await;
     let report = std::env::var(REPORT).unwrap_or_else(|_| panic!("{REPORT} names no file"));
-    std::fs::write(report, lines(&outcomes)).unwrap();
+    std::fs::write(report, outcomes.lines()).unwrap();
 }
 
 fn network() -> Network {
@@ -117,13 +119,28 @@ fn network() -> Network {
     Network::At([bytes[0], bytes[1], bytes[2]])
 }
 
-fn lines(outcomes: &[Outcome]) -> String {
-    let mut lines = String::new();
-    for Outcome { strategy, table, diverged, healed, took, expected } in outcomes {
-        let seconds = took.as_secs_f64();
-        writeln!(lines, "{strategy}\t{table}\t{diverged}\t{healed}\t{seconds:.1}\t{expected}").unwrap();
+/// What was shown so far. Each is also a line of progress: the whole takes minutes, and a step that fails ends it.
+#[derive(Default)]
+struct Outcomes(Vec<Outcome>);
+
+impl Outcomes {
+    #[expect(clippy::print_stderr, reason = "progress of a program that people wait for")]
+    fn record(&mut self, outcome: Outcome) {
+        eprintln!("integrity: {}", outcome.line().replace('\t', " | "));
+        self.0.push(outcome);
     }
-    lines
+
+    fn lines(&self) -> String {
+        self.0.iter().map(|outcome| outcome.line() + "\n").collect()
+    }
+}
+
+impl Outcome {
+    /// As `cargo xtask integrity` reads it.
+    fn line(&self) -> String {
+        let Self { strategy, table, diverged, healed, took, expected } = self;
+        format!("{strategy}\t{table}\t{diverged}\t{healed}\t{:.1}\t{expected}", took.as_secs_f64())
+    }
 }
 
 /// Runs `nodetool` on a node.
@@ -168,7 +185,7 @@ async fn watch(
 }
 
 /// Hints alone: every row that the replica missed is replayed, whatever the policy of the table.
-async fn short_outage(cluster: &Cluster, options: &Options, outcomes: &mut Vec<Outcome>) {
+async fn short_outage(cluster: &Cluster, options: &Options, outcomes: &mut Outcomes) {
     nodetool_on_others(cluster, &["setmaxhintwindow", LONG_WINDOW_MS]);
     tokio::task::block_in_place(|| cluster.node(VICTIM).kill().unwrap());
     let replicas = Replicas::connect(cluster, options, Some(VICTIM)).await;
@@ -187,7 +204,7 @@ async fn short_outage(cluster: &Cluster, options: &Options, outcomes: &mut Vec<O
     nodetool_on_others(cluster, &["resumehandoff"]);
     for (set, diverged) in sets.iter().zip(diverged) {
         let (healed, took) = watch(&replicas, set, diverged, started, HEAL_TIMEOUT).await;
-        outcomes.push(Outcome {
+        outcomes.record(Outcome {
             strategy: "hints",
             table: set.table,
             diverged,
@@ -199,7 +216,7 @@ async fn short_outage(cluster: &Cluster, options: &Options, outcomes: &mut Vec<O
 }
 
 /// An outage longer than the hint window: no hints, then read repair of what is read, then repair of the rest.
-async fn long_outage(cluster: &Cluster, options: &Options, policy: &Policy, outcomes: &mut Vec<Outcome>) {
+async fn long_outage(cluster: &Cluster, options: &Options, policy: &Policy, outcomes: &mut Outcomes) {
     nodetool_on_others(cluster, &["setmaxhintwindow", SHORT_WINDOW_MS]);
     tokio::task::block_in_place(|| cluster.node(VICTIM).kill().unwrap());
     let replicas = Replicas::connect(cluster, options, Some(VICTIM)).await;
@@ -223,7 +240,7 @@ async fn long_outage(cluster: &Cluster, options: &Options, policy: &Policy, outc
     for (set, diverged) in unread.iter().zip(diverged_unread) {
         let healed = diverged.saturating_sub(set.missing(replicas.of(VICTIM)).await);
         let (table, diverged) = (set.table, *diverged);
-        outcomes.push(Outcome { strategy, table, diverged, healed, took: started.elapsed(), expected: 0 });
+        outcomes.record(Outcome { strategy, table, diverged, healed, took: started.elapsed(), expected: 0 });
     }
 
     for (set, diverged) in read.iter().zip(diverged_read) {
@@ -235,7 +252,7 @@ async fn long_outage(cluster: &Cluster, options: &Options, policy: &Policy, outc
         let (healed, took) = watch(&replicas, set, *diverged, started, until).await;
         let (table, diverged) = (set.table, *diverged);
         let expected = if is_on { diverged } else { 0 };
-        outcomes.push(Outcome { strategy: "read repair", table, diverged, healed, took, expected });
+        outcomes.record(Outcome { strategy: "read repair", table, diverged, healed, took, expected });
     }
     let strategy = "read repair of what is not read";
     let mut still = Vec::new();
@@ -243,7 +260,7 @@ async fn long_outage(cluster: &Cluster, options: &Options, policy: &Policy, outc
         let missing = set.missing(replicas.of(VICTIM)).await;
         let healed = diverged.saturating_sub(missing);
         let (table, diverged) = (set.table, *diverged);
-        outcomes.push(Outcome { strategy, table, diverged, healed, took: Duration::ZERO, expected: 0 });
+        outcomes.record(Outcome { strategy, table, diverged, healed, took: Duration::ZERO, expected: 0 });
         still.push(missing);
     }
 
@@ -256,7 +273,7 @@ async fn repair(
     replicas: &Replicas,
     policy: &Policy,
     (sets, diverged): (&[RowSet], &[usize]),
-    outcomes: &mut Vec<Outcome>,
+    outcomes: &mut Outcomes,
 ) {
     let started = Instant::now();
     for node in 0..3 {
@@ -267,13 +284,13 @@ async fn repair(
     for (set, diverged) in pairs.iter().filter(|(set, _)| is_on(set)) {
         let (healed, took) = watch(replicas, set, *diverged, started, HEAL_TIMEOUT).await;
         let (table, diverged) = (set.table, *diverged);
-        outcomes.push(Outcome { strategy: "repair", table, diverged, healed, took, expected: diverged });
+        outcomes.record(Outcome { strategy: "repair", table, diverged, healed, took, expected: diverged });
     }
     // Every node has finished a run, so that the tables that are left out were left out of all of them.
-    replicas.wait_auto_repaired(started + HEAL_TIMEOUT).await;
+    replicas.wait_auto_repaired(started + AUTO_REPAIR_TIMEOUT).await;
     for (set, diverged) in pairs.iter().filter(|(set, _)| !is_on(set)) {
         let healed = diverged.saturating_sub(set.missing(replicas.of(VICTIM)).await);
         let (table, diverged, took) = (set.table, *diverged, started.elapsed());
-        outcomes.push(Outcome { strategy: "repair", table, diverged, healed, took, expected: 0 });
+        outcomes.record(Outcome { strategy: "repair", table, diverged, healed, took, expected: 0 });
     }
 }

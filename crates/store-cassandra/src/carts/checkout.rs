@@ -47,7 +47,11 @@ impl CassandraStore {
         }
         let partition = self.cart_partition(owner).await?;
         let closed = self.closed_cart(&partition, cart_key(ordered)).await?;
-        let is_closed = closed.is_some_and(|closed| closed.cart.order_id == Some(order_id));
-        Ok(if is_closed { CloseResult::Closed } else { CloseResult::Conflict })
+        let Some(closed) = closed.filter(|closed| closed.cart.order_id == Some(order_id)) else {
+            return Ok(CloseResult::Conflict);
+        };
+        // By an earlier call, whose process may have died before it reported this.
+        self.report_carts(std::iter::once(&closed.cart), None).await?;
+        Ok(CloseResult::Closed)
     }
 }

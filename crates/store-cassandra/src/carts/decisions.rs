@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::closed::{buckets_after, fill_outbox};
 use super::protocol::{claimed, decided, revoked};
-use super::rows::{CartBatch, CartPartition, RowTtl, owner_kind};
+use super::rows::{CartBatch, CartPartition, RowTtl, cart_key, owner_kind};
 use super::subject;
 use crate::CassandraStore;
 use crate::driver::time::to_cql;
@@ -18,6 +18,9 @@ use crate::revision::{CasLoop, gave_up};
 const CLAIM_PAUSES_MS: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
 /// Claims that one read waits for.
 const CLAIMS_MAX: usize = 16;
+
+/// Rounds of a decision: each is lost to another decision, or to a request that has revoked its claim.
+pub(super) const DECISION_ROUNDS_MAX: usize = 32;
 
 /// What a decision changes.
 #[derive(Debug, Default)]
@@ -123,7 +126,7 @@ impl CassandraStore {
         plan: impl Fn(&CartPartition) -> Result<Planned<T>> + Send + Sync,
     ) -> Result<Decided<T>> {
         let mut cas_loop = CasLoop::of(subject(owner));
-        loop {
+        for _ in 0..DECISION_ROUNDS_MAX {
             let seen = self.settled_partition(owner).await?;
             if let Some(outcome) = self.decided_before(owner, op_id).await? {
                 return Ok(Decided::Before(outcome));
@@ -147,6 +150,8 @@ impl CassandraStore {
             self.release_claim(&partition).await;
             return planned;
         }
+        // Every round has certainly not applied.
+        Err(gave_up(DECISION_ROUNDS_MAX, &subject(owner)))
     }
 
     async fn decided_before(&self, owner: &Owner, op_id: Option<Uuid>) -> Result<Option<Vec<u8>>> {
@@ -172,7 +177,10 @@ impl CassandraStore {
         let mut header = decided(&partition.view, plan.after.as_ref(), self.clock.micros());
         for (cart, merge_id) in &plan.closed {
             header.last_version = header.last_version.max(cart.version);
-            header.last_merge = merge_id.or(header.last_merge);
+            // Only of the cart that was open: a merge may also rewrite one that it closed earlier, before the last merge.
+            if partition.open_with_key(cart_key(cart)).is_some() {
+                header.last_merge = *merge_id;
+            }
         }
         if plan.after.is_some() {
             header.last_merge = None;
@@ -191,6 +199,9 @@ impl CassandraStore {
         }
         // Crash here: cells that count no more stay until their TTL.
         self.sweep_lines(partition).await;
+        // Crash here: a decision that was not acknowledged and is not in the feed. Recovery reports that of an order or a merge; the
+        // next change of the owner's carts names the others.
+        self.report_decision(partition, plan).await?;
         Ok(true)
     }
 

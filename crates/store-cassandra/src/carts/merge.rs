@@ -13,13 +13,15 @@ use mw_store::idempotency::StoredValue;
 use mw_store::{Refusal, Result, StoreError};
 use uuid::Uuid;
 
-use super::decisions::{Decided, Plan, Planned};
+use super::decisions::{DECISION_ROUNDS_MAX, Decided, Plan, Planned};
 use super::rows::{CartPartition, RowTtl, cart_key, owner_kind};
 use super::{lock_key, subject, wrong_marker};
 use crate::CassandraStore;
 use crate::recovery::intents::{Intent, Kind};
-use crate::revision::{CasLoop, finish_paxos};
+use crate::revision::{CasLoop, finish_paxos, gave_up};
 
+/// Times that a merge looks at the guest's cart again because another decision came first.
+const MERGE_ROUNDS_MAX: usize = 16;
 /// The marker of a refused merge in the user's partition.
 const REFUSED: &[u8] = &[];
 
@@ -64,7 +66,8 @@ impl CassandraStore {
         intent: &mut Option<Intent>,
     ) -> Result<Merged> {
         let now = spec.now;
-        loop {
+        let mut rolled_back = None;
+        for _ in 0..MERGE_ROUNDS_MAX {
             let (user, guest) = futures_util::try_join!(
                 self.settled_partition(&spec.user),
                 self.settled_partition(&spec.guest)
@@ -74,7 +77,9 @@ impl CassandraStore {
             }
             check_version(user.active_at(now), spec.expected_version)?;
             if guest.active_at(now).is_none_or(|cart| cart.lines.is_empty()) {
-                let Some(last) = guest.view.header.last_merge else {
+                // A refused merge whose closed cart is no longer stored, or was imported since, has nothing to give back.
+                let last = guest.view.header.last_merge.filter(|last| rolled_back != Some(*last));
+                let Some(last) = last else {
                     return Ok(Merged { cart: user.active_at(now).cloned(), changes: Vec::new() });
                 };
                 match self.finish_last_merge(&spec.guest, last).await? {
@@ -83,7 +88,10 @@ impl CassandraStore {
                         let cart = self.read_active_cart(&spec.user, now).await?;
                         return Ok(Merged { cart, changes: Vec::new() });
                     }
-                    MergeEnd::RolledBack => continue,
+                    MergeEnd::RolledBack => {
+                        rolled_back = Some(last);
+                        continue;
+                    }
                 }
             }
             // Crash here: nothing was written; at most the key is claimed, and a repeated request runs again.
@@ -99,6 +107,8 @@ impl CassandraStore {
                 return self.decide_for_user(op_id, &marker).await.map_err(StoreError::after_first_effect);
             }
         }
+        // Nothing of this merge was done: a round that closes the guest's cart is the last one.
+        Err(gave_up(MERGE_ROUNDS_MAX, &subject(&spec.guest)))
     }
 
     /// Closes the guest's cart and leaves the marker of the merge; `None` if there is no cart with lines any more.
@@ -183,15 +193,19 @@ impl CassandraStore {
         let Some(cart) = &merged.cart else { return Ok(()) };
         self.append_changes(&marker.spec.user, cart.merge_history(&merged.changes)).await?;
         // Crash here: the guest's cart may name a cart that was never opened; the recovering process comes here again.
-        if cart.cart_id == marker.target {
-            return Ok(());
+        if cart.cart_id != marker.target {
+            self.rewrite_guest_cart(op_id, marker, |closed, guest| {
+                let mut moved = closed.clone();
+                moved.merged_into = Some(cart.cart_id);
+                Plan { after: guest.open.clone(), closed: vec![(moved, Some(op_id))], ..Plan::default() }
+            })
+            .await?;
         }
-        self.rewrite_guest_cart(op_id, marker, |closed, guest| {
-            let mut moved = closed.clone();
-            moved.merged_into = Some(cart.cart_id);
-            Plan { after: guest.open.clone(), closed: vec![(moved, Some(op_id))], ..Plan::default() }
-        })
-        .await
+        // Crash here: the merge is done and not in the feed; the recovering process comes here again.
+        let mut closed = marker.guest_cart.clone();
+        closed.merged_into = Some(cart.cart_id);
+        closed.abandon(marker.spec.now, &marker.spec.lifetime);
+        self.report_carts(std::iter::once(&closed), Some(cart)).await
     }
 
     /// Opens the guest's cart again; where the guest has opened another, that one gets the lines.
@@ -223,7 +237,7 @@ impl CassandraStore {
         let MergeSpec { guest: owner, lifetime, now, .. } = &marker.spec;
         let ttl = RowTtl::of_change(owner, lifetime, *now);
         let mut cas_loop = CasLoop::of(subject(owner));
-        loop {
+        for _ in 0..DECISION_ROUNDS_MAX {
             let seen = self.settled_partition(owner).await?;
             let Some(guest) = self.claim_partition(seen, ttl, &mut cas_loop).await? else { continue };
             let closed = self.closed_cart(&guest, cart_key(&marker.guest_cart)).await?;
@@ -239,6 +253,7 @@ impl CassandraStore {
                 return Ok(());
             }
         }
+        Err(gave_up(DECISION_ROUNDS_MAX, &subject(owner)))
     }
 
     /// The marker that a merge left in the guest's partition; `None` if it has not closed a cart.

@@ -199,6 +199,9 @@ pub(crate) fn decided(view: &View, after: Option<&Cart>, clock_micros: i64) -> C
             last_version = last_version.max(closed_version);
         }
     }
+    // The bases of an owner only grow. A cart that is opened again after a refused merge has cells of its own and a range tombstone
+    // above them: by a clock that is behind, later writes would be lost below it.
+    base = absorbed.first().map_or(base, |last| last.base.max(base));
     let open = after.map(|cart| OpenCart { cart: cart.clone(), base });
     let last_merge = header.last_merge;
     let (outbox, last_stamp, closed_buckets) = (Vec::new(), header.last_stamp, header.closed_buckets.clone());
@@ -208,4 +211,44 @@ pub(crate) fn decided(view: &View, after: Option<&Cart>, clock_micros: i64) -> C
 /// The active cart: an owner without one, or with an expired one, has version 0.
 pub(crate) fn active_cart_of(view: &View, now: Timestamp) -> Option<Cart> {
     view.cart().filter(|cart| cart.status == CartStatus::Active && !cart.is_expired(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use mw_domain::carts::CartLifetime;
+
+    use super::*;
+
+    /// A cell of the only line, with this stamp.
+    fn written(view: &View, stamp: Stamp) -> View {
+        let cell = LineCell {
+            stamp,
+            quantity: 2,
+            updated_at: Timestamp::EPOCH,
+            expires_at: Timestamp::from_millis(1),
+        };
+        let cells = [(ProductId::parse("a").unwrap(), cell)].into();
+        View { header: view.header.clone(), cells }
+    }
+
+    #[test]
+    fn a_cart_that_is_opened_again_counts_no_write_of_its_earlier_life() {
+        let owner = Owner::User(mw_domain::UserId::parse("u").unwrap());
+        let mut cart = View::default().new_cart(CartId::new(Uuid::nil()), owner, Timestamp::EPOCH);
+        let lifetime = CartLifetime { user_ms: 1_000, guest_ms: 1_000 };
+        cart.set_line(ProductId::parse("a").unwrap(), 1, Timestamp::EPOCH, &lifetime).unwrap();
+        let header = decided(&View::default(), Some(&cart), 100);
+        let ahead = written(&View { header, cells: BTreeMap::new() }, 5_000_000);
+        let closed = View { header: decided(&ahead, None, 200), cells: BTreeMap::new() };
+        // Another cart is opened and closed by a clock that is behind, and then the first one is opened again by it.
+        let mut other = cart.clone();
+        other.cart_id = CartId::new(Uuid::max());
+        let between = View { header: decided(&closed, Some(&other), 300), cells: BTreeMap::new() };
+        let closed = View { header: decided(&between, None, 400), cells: BTreeMap::new() };
+        let again = decided(&closed, Some(&cart), 500);
+        let base = again.open.as_ref().map(|open| open.base).unwrap_or_default();
+        assert!(base > 5_000_000, "{base}");
+        let late = written(&View { header: again, cells: BTreeMap::new() }, 5_000_000);
+        assert_eq!(late.cart().map(|cart| cart.lines), Some(cart.lines));
+    }
 }

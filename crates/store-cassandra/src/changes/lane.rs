@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use crate::driver::statements::{Access, Cql};
-use crate::driver::time::{at, to_cql};
+use crate::driver::time::{at, capped_ttl, to_cql};
 use crate::schema::tables::Table;
 
 /// Rows of a partition: no more than a reader may pass as tombstones.
@@ -91,7 +91,7 @@ impl Lane {
         let recorder = Arc::new(Recorder::begin(cql, kept_s, clock).await?);
         let writer = LaneWriter {
             recorder: Arc::clone(&recorder),
-            ttl_s: i32::try_from(kept_s + ROW_MARGIN_S).unwrap_or(i32::MAX),
+            ttl_s: capped_ttl(kept_s + ROW_MARGIN_S),
             insert: cql.prepare(Table::Changes, Access::Write, insert).await?,
             written_at: Timestamp::EPOCH,
         };
@@ -193,7 +193,7 @@ impl Recorder {
         let nowhere = LaneState { lane: Uuid::nil(), started_at: Timestamp::EPOCH, next: 0 };
         let recorder = Self {
             clock,
-            ttl_s: i32::try_from(kept_s + RECORD_MARGIN_S).unwrap_or(i32::MAX),
+            ttl_s: capped_ttl(kept_s + RECORD_MARGIN_S),
             record: cql.prepare(Table::ChangeLanes, Access::Write, record).await?,
             rows: cql.prepare(Table::Changes, Access::Read, rows).await?,
             list: cql.prepare(Table::ChangeLanes, Access::Read, list).await?,

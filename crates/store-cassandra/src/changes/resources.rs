@@ -1,10 +1,11 @@
-//! The resources that rows of the feed name: products as the row has them, the others as they are when they are read.
+//! The resources that rows of the feed name: products, sessions and closed carts as the row has them, the others as they are when they
+//! are read.
 
 use std::collections::HashSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use mw_codec::changes::subjects::{ProductState, Subject};
-use mw_domain::{GeoZone, OrderId, ProductId, Timestamp, ZoneStock};
+use mw_codec::changes::subjects::{ProductState, SessionState, Subject};
+use mw_domain::{Cart, CartId, CartStatus, GeoZone, OrderId, ProductId, SessionId, Timestamp, ZoneStock};
 use mw_store::changes::{ChangeEvent, Changed};
 use mw_store::{Freshness, Result};
 
@@ -37,6 +38,11 @@ impl CassandraStore {
             Subject::Order { order_id, version } => self.order_step(order_id, version).await?,
             Subject::Stock { product_id, geo_zone } => self.stock_state(product_id, geo_zone).await?,
             Subject::Product(state) => Some(product_state(*state)),
+            Subject::Cart { owner, created_at, cart_id } => {
+                self.reported_cart(&owner, (created_at, cart_id)).await?.map(cart_state)
+            }
+            Subject::CartClosed(cart) => Some(cart_state(*cart)),
+            Subject::Session(state) => Some(session_state(*state)),
         };
         Ok(resource.map(|(at, version, changed)| ChangeEvent {
             id: format!("{}:{}:{version}", changed.topic().name(), changed.subject()),
@@ -77,12 +83,26 @@ fn product_state(ProductState { product, rev, is_deleted }: ProductState) -> Res
     (at, version, changed)
 }
 
+fn cart_state(cart: Cart) -> Resource {
+    let (at, version) = (cart.updated_at, cart.version);
+    let is_active = cart.status == CartStatus::Active;
+    (at, version, if is_active { Changed::Cart(cart) } else { Changed::CartClosed(cart) })
+}
+
+fn session_state(SessionState { session_id, at, stamp, session }: SessionState) -> Resource {
+    let changed = session.map_or(Changed::SessionEnded(session_id), Changed::Session);
+    (at, stamp.cast_unsigned(), changed)
+}
+
 /// What two rows name that need be returned only once.
 #[derive(PartialEq, Eq, Hash)]
 enum Named {
     Order(OrderId, u64),
     Stock(ProductId, GeoZone),
     Product(ProductId, i64),
+    Cart(CartId),
+    CartClosed(CartId, u64),
+    Session(SessionId, i64),
 }
 
 impl Named {
@@ -91,6 +111,9 @@ impl Named {
             Subject::Order { order_id, version } => Self::Order(*order_id, *version),
             Subject::Stock { product_id, geo_zone } => Self::Stock(product_id.clone(), geo_zone.clone()),
             Subject::Product(state) => Self::Product(state.product.product_id.clone(), state.rev),
+            Subject::Cart { cart_id, .. } => Self::Cart(*cart_id),
+            Subject::CartClosed(cart) => Self::CartClosed(cart.cart_id, cart.version),
+            Subject::Session(state) => Self::Session(state.session_id.clone(), state.stamp),
         }
     }
 }

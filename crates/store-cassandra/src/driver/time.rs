@@ -27,6 +27,10 @@ pub(crate) fn at(clock: SystemTime) -> Timestamp {
 /// The TTL of a row that is not visible from `until` on.
 pub(crate) fn ttl_seconds(now: Timestamp, until: Timestamp) -> i32 {
     let seconds = until.as_millis().saturating_sub(now.as_millis()).max(0) / 1_000;
-    let seconds = seconds.saturating_add(TTL_GRACE_SECONDS).min(TTL_MAX_SECONDS);
-    i32::try_from(seconds).unwrap_or(i32::MAX)
+    capped_ttl(seconds.saturating_add(TTL_GRACE_SECONDS))
+}
+
+/// The longest TTL up to so many seconds.
+pub(crate) fn capped_ttl(seconds: i64) -> i32 {
+    i32::try_from(seconds.min(TTL_MAX_SECONDS)).unwrap_or(i32::MAX)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mw_codec::intents::order::{self as order_intent, OrderIntent};
 use mw_domain::lanes::Lane;
-use mw_domain::{Demand, Order, OrderId, OrderLine, Shortage, Timestamp};
+use mw_domain::{Demand, Order, OrderId, OrderLine, Owner, Shortage, Timestamp};
 use mw_store::idempotency::Outcome;
 use mw_store::orders::{Basket, PlaceOrder};
 use mw_store::{Done, Freshness, Refusal, RequestIdentity, Result, StoreError};
@@ -32,10 +32,15 @@ const ATTEMPTS: usize = 4;
 /// A request waits this long in total for another process that places the same order; recovery takes less.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLLS: usize = 75;
-/// Pauses before a checkout that came short looks at its cart again. Another process may hold the units for the same cart and
-/// close it within this time.
-const RECHECK_PAUSES: [Duration; 3] =
-    [Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(400)];
+/// Pauses between the looks of a checkout that came short at its cart. Another process may hold the units for the same cart and
+/// close it within this time, all attempts together.
+const RECHECK_PAUSES: [Duration; 5] = [
+    Duration::from_millis(50),
+    Duration::from_millis(150),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1_600),
+];
 
 /// How placing an order ended.
 enum PlacementOutcome {
@@ -66,20 +71,20 @@ impl CassandraStore {
         let is_checkout = matches!(command.basket, Basket::Cart { .. });
         let _checkout = if is_checkout { self.locks.checkout(command.user_id.as_str()).await } else { None };
         let mut recheck_pauses = RECHECK_PAUSES.iter();
-        for _ in 0..ATTEMPTS + RECHECK_PAUSES.len() {
+        for _ in 0..ATTEMPTS {
             command.order_id = self.available_order_id(command.order_id, command.now);
             match self.draft_and_place(&command).await {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => {}
                 Err(error) => {
-                    let pause = recheck_pauses.next().filter(|_| is_checkout);
-                    let (Some(pause), Some(Refusal::OutOfStock(shortages))) = (pause, error.refusal()) else {
+                    let Some(Refusal::OutOfStock(shortages)) = error.refusal().filter(|_| is_checkout) else {
                         return Err(error);
                     };
-                    if !self.is_held_only(&command, shortages).await? {
+                    if !self.is_held_only(&command, shortages).await?
+                        || !self.cart_changes(&command, &mut recheck_pauses).await?
+                    {
                         return Err(error);
                     }
-                    tokio::time::sleep(*pause).await;
                 }
             }
             // A crash here leaves nothing of the failed attempt: its lines are void and its key is free.
@@ -115,6 +120,26 @@ impl CassandraStore {
             }
         }
         Ok(true)
+    }
+
+    /// Whether the user's cart is gone, or changes within the pauses.
+    async fn cart_changes(
+        &self,
+        command: &PlaceOrder,
+        pauses: &mut impl Iterator<Item = &'static Duration>,
+    ) -> Result<bool> {
+        let owner = Owner::User(command.user_id.clone());
+        let before = self.read_active_cart(&owner, command.now).await?;
+        if before.is_none() {
+            return Ok(true);
+        }
+        for pause in pauses {
+            tokio::time::sleep(*pause).await;
+            if self.read_active_cart(&owner, command.now).await? != before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// One attempt under one order id; `None` where the request must try again under a new id.

@@ -78,8 +78,11 @@ impl CassandraStore {
             // flight.
             self.index_session(Some(before), &session, now).await?;
             // Crash here: as before, with an index row that readers skip and its TTL removes.
-            let update = stored.save(&self.sessions, &session, now, self.session_stamp(&stored));
+            let stamp = self.session_stamp(&stored);
+            let update = stored.save(&self.sessions, &session, now, stamp);
             if update.apply(&self.cql, &mut cas_loop).await? {
+                // Crash here: the session is the user's and not in the feed; `recover_login` reports it, or the next change does.
+                self.report_change(&stored, &session, (now, stamp)).await?;
                 return Ok(session);
             }
         }
@@ -105,11 +108,13 @@ impl CassandraStore {
         // The update that binds the session may be in a Paxos round that its coordinator left: complete it before
         // reading.
         finish_paxos(&self.cql, &self.sessions.serial_revision, (session_id.as_str(),)).await?;
-        let session = self.read_session(&session_id).await?.session;
-        let user_id = session.and_then(|session| session.user_id);
-        if user_id.map(Owner::User).as_ref() != Some(&merge.user) {
+        let stored = self.read_session(&session_id).await?;
+        let is_users =
+            |session: &&Session| session.user_id.clone().map(Owner::User).as_ref() == Some(&merge.user);
+        let Some(session) = stored.session.as_ref().filter(is_users) else {
             return self.intents.keep_while_in_flight(op_id);
-        }
+        };
+        self.report_change(&stored, session, (session.last_activity, stored.newest_stamp())).await?;
         // Crash here: the session is the user's and nothing of the merge is done; the next process starts from the top.
         self.merge_under(op_id, true, &merge, None).await.map(drop)
     }

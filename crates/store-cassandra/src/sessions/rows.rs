@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use mw_codec::changes::subjects::SessionState;
 use mw_domain::{GeoZone, Session, SessionId, Timestamp, UserId};
 use mw_store::{Result, StoreError};
 use scylla::DeserializeRow;
@@ -307,12 +308,27 @@ impl StoredSession {
         }
     }
 
-    /// The update that ends the session. Its revision stays for as long as an older change may be in flight.
-    pub(super) fn end<'s>(&self, statements: &'s Statements, session_id: &SessionId) -> SessionUpdate<'s> {
+    /// The last change that was read, for the change feed: the session, or that it has ended.
+    pub(super) fn last_change(&self, session_id: &SessionId) -> Option<SessionState> {
+        let (session_id, stamp) = (session_id.clone(), self.newest_stamp);
+        // Of an end the stamp has the time.
+        let ended_at = Timestamp::from_millis(stamp / 1_000);
+        let at = self.session.as_ref().map_or(ended_at, |session| session.last_activity);
+        (stamp > 0).then(|| SessionState { session_id, at, stamp, session: self.session.clone() })
+    }
+
+    /// The update that ends the session. Its revision stays for as long as an older change may be in flight, and the stamp of the end
+    /// as its incarnation.
+    pub(super) fn end<'s>(
+        &self,
+        statements: &'s Statements,
+        session_id: &SessionId,
+        stamp: Stamp,
+    ) -> SessionUpdate<'s> {
         let next = self.revision.next();
         let ttl = ttl_seconds(Timestamp::EPOCH, Timestamp::EPOCH);
-        let row =
-            (ttl, next.rev, next.recent_op_tokens.clone(), session_id.as_str().to_owned(), next.expected);
+        let key = session_id.as_str().to_owned();
+        let row = (ttl, next.rev, next.recent_op_tokens.clone(), stamp, key, next.expected);
         SessionUpdate::new(next, session_id, statements, &statements.end, Box::new(row))
     }
 }

@@ -18,7 +18,7 @@ const STATEMENTS_MAX: usize = 12;
 const KINDS: [StatementKind; 4] =
     [StatementKind::Read, StatementKind::Write, StatementKind::Cas, StatementKind::Serial];
 
-fn setting(owner: &Owner, product: &str, quantity: u32) -> SetLine {
+pub(crate) fn setting(owner: &Owner, product: &str, quantity: u32) -> SetLine {
     SetLine {
         owner: owner.clone(),
         product_id: product_id(product),
@@ -44,7 +44,7 @@ fn abandoning(owner: &Owner) -> Abandon {
     Abandon { owner: owner.clone(), expected_version: None, lifetime: LIFETIME, now: NOW, identity: None }
 }
 
-fn merging(name: &str) -> Merge {
+pub(crate) fn merging(name: &str) -> Merge {
     Merge {
         user_id: user_id(name),
         session_id: session_id(name),
@@ -57,12 +57,12 @@ fn merging(name: &str) -> Merge {
     }
 }
 
-fn lines(cart: Option<&Cart>) -> Vec<(String, u32)> {
+pub(crate) fn lines(cart: Option<&Cart>) -> Vec<(String, u32)> {
     let lines = cart.map_or(&[][..], |cart| &cart.lines);
     lines.iter().map(|line| (line.product_id.to_string(), line.quantity)).collect()
 }
 
-async fn active(store: &CassandraStore, owner: &Owner) -> Option<Cart> {
+pub(crate) async fn active(store: &CassandraStore, owner: &Owner) -> Option<Cart> {
     store.active_cart(owner, NOW).await.unwrap()
 }
 

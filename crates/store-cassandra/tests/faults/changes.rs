@@ -4,21 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mw_domain::{OrderId, OrderStatus};
+use mw_domain::carts::CartLifetime;
+use mw_domain::{CartId, CartStatus, OrderId, OrderStatus, Owner, ProductId, SessionId};
+use mw_store::carts::{Abandon, SetLine};
 use mw_store::changes::{ChangeEvent, Changed, FeedSettings, FeedStart, ReadChanges, Topic, Topics};
 use mw_store::orders::SetStatus;
-use mw_store::{Changes, Orders, Position, Refusal, Result};
+use mw_store::{Carts, Changes, Orders, Position, Refusal, Result};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Options, StatementFault, StatementKind, Table};
 use mw_testkit::cassandra::{Lease, StatementScript};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use crate::fixtures::{NOW, TIMEOUT, eventually, exclusive, full_name, import_stock, order};
 
 const USER: &str = "u";
 /// The promise is two seconds, and ten after a process died; test machines are slow at times.
 const LAG_MAX: Duration = Duration::from_secs(10);
+const CART_LIFETIME: CartLifetime = CartLifetime { user_ms: 2_592_000_000, guest_ms: 86_400_000 };
 const RECOVERED: Duration = Duration::from_secs(20);
 
 fn orders_from(start: FeedStart) -> ReadChanges {
@@ -151,6 +155,63 @@ async fn a_change_whose_process_died_before_its_row_is_in_the_feed() {
     let late = lease.open().await;
     assert_eq!(orders_in_the_feed(&late).await, BTreeSet::from([order_id]));
     drop(paused);
+}
+
+/// The row of the closed cart waits, and another process opens the guest's next cart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cart_closed_by_a_process_that_died_is_in_the_feed_before_the_next_one() {
+    let _exclusive = exclusive().await;
+    let mut lease = Lease::empty().await;
+    lease.set_feed(FeedSettings { topics: Topics::NONE.with(Topic::Carts), ..FeedSettings::default() });
+    let survivor = lease.open().await;
+    let owner = Owner::Session(SessionId::parse("g").unwrap());
+    let first = survivor.set_line(line(&owner, 1)).await.unwrap();
+    let script = StatementScript::default();
+    let options = Options { faults: Some(Arc::new(script.clone())), ..lease.options().clone() };
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let dying = runtime.spawn(CassandraStore::open(options)).await.unwrap().unwrap();
+    let paused = script.pause(Table::Changes, StatementKind::Write, 0);
+    let command = Abandon {
+        owner: owner.clone(),
+        expected_version: None,
+        lifetime: CART_LIFETIME,
+        now: NOW.plus_seconds(1),
+        identity: None,
+    };
+    let abandoning = runtime.spawn(async move { dying.abandon(command).await });
+    tokio::time::timeout(TIMEOUT, paused.reached()).await.unwrap();
+    assert!(!abandoning.is_finished(), "acknowledged before its row is in the feed");
+    runtime.shutdown_background();
+    let second = survivor.set_line(line(&owner, 2)).await.unwrap();
+    assert_ne!(first.cart_id, second.cart_id);
+    let topics = Topics::NONE.with(Topic::Carts);
+    let states = eventually("the second cart is in the feed", LAG_MAX, async || {
+        let request = ReadChanges { start: FeedStart::Oldest, topics, limit: 100, now: NOW };
+        let changes = survivor.changes(request).await.unwrap().items;
+        let state = |change: ChangeEvent| match change.changed {
+            Changed::Cart(cart) | Changed::CartClosed(cart) => (cart.cart_id, cart.status),
+            _ => unreachable!("another topic"),
+        };
+        let states: Vec<_> = changes.into_iter().map(state).collect();
+        states.contains(&(second.cart_id, CartStatus::Active)).then_some(states)
+    })
+    .await;
+    // The row of the first line names a cart that is closed and followed by another.
+    let expected = [(first.cart_id, CartStatus::Abandoned), (second.cart_id, CartStatus::Active)];
+    assert_eq!(states, expected);
+    drop(paused);
+}
+
+fn line(owner: &Owner, quantity: u32) -> SetLine {
+    SetLine {
+        owner: owner.clone(),
+        product_id: ProductId::parse("phone").unwrap(),
+        quantity,
+        new_cart_id: CartId::new(Uuid::now_v7()),
+        expected_version: None,
+        lifetime: CART_LIFETIME,
+        now: NOW.plus_seconds(i64::from(quantity)),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

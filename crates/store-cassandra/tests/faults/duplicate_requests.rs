@@ -4,19 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mw_domain::{OrderId, OrderStatus, ReservationId, SessionId};
-use mw_store::orders::SetStatus;
+use mw_store::orders::{Basket, PlaceOrder, SetStatus};
 use mw_store::sessions::CreateSession;
 use mw_store::stock::Reserve;
 use mw_store::{Orders, Refusal, Sessions, Stock};
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::{CassandraStore, Options, Table};
-use mw_testkit::builders::{demand, identity};
+use mw_testkit::builders::{demand, identity, user};
 use mw_testkit::cassandra::Lease;
 use scylla::client::session::Session;
+use scylla::value::{CqlValue, Row};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::fixtures::{NOW, assert_audit, exclusive, full_name, guest_session, hold, import_stock, order};
+use crate::fixtures::{
+    LIFETIME, NOW, assert_audit, exclusive, full_name, guest_session, hold, import_stock, order, set_line,
+};
 
 /// The audited stock level: units on hand, and units reserved.
 async fn audited_level(store: &CassandraStore) -> (u64, u64) {
@@ -73,6 +76,37 @@ async fn a_repeated_order_on_another_process_holds_its_units_once() {
     let third = lease.open().await;
     third.place_order(command).await.unwrap();
     assert_eq!(audited_level(&third).await, (10, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_concurrent_checkouts_of_one_cart_all_but_one_find_it_empty() {
+    const CARTS: usize = 12;
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let stores = [lease.open().await, lease.open().await, lease.open().await];
+    // The others of a cart are short of what the first one holds.
+    for number in 0..CARTS {
+        import_stock(&stores[0], &format!("last-{number}"), 2).await;
+        set_line(&stores[0], user(&format!("u{number}")), &format!("last-{number}"), 2).await.unwrap();
+    }
+    let mut checkouts = JoinSet::new();
+    for number in 0..CARTS {
+        for store in stores.iter().cycle().take(6) {
+            let basket = Basket::Cart { expected_version: None, lifetime: LIFETIME };
+            let command = PlaceOrder { basket, ..order(&format!("u{number}"), &[]) };
+            let store = Arc::clone(store);
+            checkouts.spawn(async move { (number, store.place_order(command).await) });
+        }
+    }
+    let mut placed = [0; CARTS];
+    for (number, result) in checkouts.join_all().await {
+        match result {
+            Ok(_) => placed[number] += 1,
+            Err(error) => assert!(matches!(error.refusal(), Some(Refusal::CartEmpty)), "{number}: {error:?}"),
+        }
+    }
+    assert_eq!(placed, [1; CARTS]);
+    assert_audit(&stores[0]).await;
 }
 
 fn status(order_id: OrderId, to: OrderStatus, key: Option<&str>) -> SetStatus {
@@ -141,6 +175,27 @@ async fn a_key_whose_reservation_was_voided_is_refused_once_and_then_usable() {
     assert_eq!(audited_level(&store).await, (5, 0));
     let second = store.reserve(reserve("key", 5)).await.unwrap().value;
     assert_eq!(store.reservation(second.reservation_id, NOW).await.unwrap(), Some(second));
+    assert_eq!(audited_level(&store).await, (5, 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_arrives_after_its_key_was_released_finds_it_taken() {
+    let _exclusive = exclusive().await;
+    let lease = Lease::empty().await;
+    let store = lease.open().await;
+    let session = connect(lease.options()).await.unwrap();
+    import_stock(&store, "hit", 5).await;
+    let refused = store.reserve(reserve("late", 9)).await.unwrap_err();
+    assert!(matches!(refused.refusal(), Some(Refusal::OutOfStock(_))), "{refused:?}");
+    // What a claim of the refused request sends that was held up until now.
+    let table = full_name(lease.options(), Table::IdempotencyKeys);
+    let claim = format!("UPDATE {table} SET op_id = ? WHERE key = 'late' IF op_id = null");
+    let late = session.query_unpaged(claim, (Uuid::new_v4(),)).await.unwrap().into_rows_result().unwrap();
+    let row = late.first_row::<Row>().unwrap();
+    assert_eq!(row.columns.first(), Some(&Some(CqlValue::Boolean(false))));
+
+    let held = store.reserve(reserve("late", 5)).await.unwrap();
+    assert!(!held.replayed);
     assert_eq!(audited_level(&store).await, (5, 5));
 }
 

@@ -11,6 +11,7 @@ mod duplicate_requests;
 mod fixtures;
 mod lost_nodes;
 mod recovery;
+mod refused_merges;
 mod statement_faults;
 mod timers;
 mod tombstones;

@@ -135,6 +135,7 @@ impl Shop {
             last_version: abandoned.version,
             last_merge: Some(merge),
             outbox: vec![row],
+            last_stamp: 2,
             ..CartHeader::default()
         };
         let update = "UPDATE {} SET rev = 2, state = ? WHERE owner_kind = 'session' AND owner_id = ? \

@@ -42,6 +42,11 @@ pub(crate) fn projection() -> Document {
     projection
 }
 
+/// What is read of a cart that is only shown: cheaper for the servers than naming the fields, and without `history_size`.
+pub(crate) fn projection_without_history() -> Document {
+    doc! { "history": 0 }
+}
+
 /// A cart as its document has it.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredCart {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
+use mw_store::changes::FeedSettings;
 use mw_store_cassandra::connect::connect;
 use mw_store_cassandra::policy::Policy;
 use mw_store_cassandra::schema::SchemaError;
@@ -111,6 +112,11 @@ impl Lease {
     /// The options of a process on these keyspaces.
     pub const fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The change feed of stores that are opened from now on.
+    pub const fn set_feed(&mut self, feed: FeedSettings) {
+        self.options.feed = feed;
     }
 
     /// The policy of stores that are opened from now on.

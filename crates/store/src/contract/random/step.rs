@@ -121,7 +121,7 @@ pub(super) fn describe<T: Debug>(result: Result<T>) -> String {
 }
 
 /// The text without the versions of carts, which the engine chooses. Those of orders are small and stay.
-fn without_cart_versions(text: &str) -> String {
+pub(super) fn without_cart_versions(text: &str) -> String {
     const VERSION: &str = "version: ";
     let mut parts = text.split(VERSION);
     let mut result = parts.next().unwrap_or_default().to_owned();
